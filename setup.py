@@ -1,0 +1,79 @@
+"""Packaging of lightning_jax; tool settings live in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+AGENTS = ["langchain-openai>=1.0", "langgraph>=1.0", "openai>=2.0"]
+NOTEBOOKS = ["jupyterlab", "nbclient", "ipykernel", "matplotlib", "pandas"]
+
+setup(
+    name="lightning_jax",
+    version="0.1.0",
+    description="Train the LLM agents you already have with reinforcement learning, in JAX.",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["lightning_jax", "lightning_jax.*", "experiments", "experiments.*", "conf"]),
+    package_data={
+        "lightning_jax": ["py.typed", "_proto/**/*.pyi"],
+        "experiments": ["**/*.txt", "**/*.jinja", "**/*.md"],
+        "conf": ["**/*.yaml"],
+    },
+    install_requires=[
+        # jax and flax come in matching pairs (3.11: 0.10 + 0.12.8; 3.12+: 0.12 + 0.12.12): no upper caps, pip pairs them.
+        "jax>=0.10",
+        "flax>=0.12.5",
+        "optax>=0.2.8",
+        "orbax-checkpoint>=0.12",
+        "transformers>=4.56",
+        "tokenizers>=0.21",
+        "safetensors>=0.5",
+        "numpy>=2.0",
+        "grpcio>=1.71.2",
+        "grpcio-health-checking>=1.71.2",
+        "grpcio-reflection>=1.71.2",
+        "protobuf>=5.29",
+        "opentelemetry-proto>=1.30",
+        "hydra-core>=1.3.2",
+        "sqlalchemy>=2.0",
+        "fastapi>=0.115",
+        "uvicorn>=0.34",
+        "httptools>=0.6",
+        "jinja2>=3.1",
+        "prometheus-client>=0.20",
+        "pyarrow>=17",
+        "rich>=13",
+        "tensorboardX>=2.6",
+    ],
+    extras_require={
+        "cuda12": ["jax[cuda12]>=0.10"],
+        "agents": AGENTS,
+        "trace": ["opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-grpc>=1.30"],
+        "gguf": ["gguf>=0.17"],
+        "notebooks": NOTEBOOKS,
+        "postgres": ["psycopg[binary]>=3.2"],
+        "dev": [
+            *AGENTS,
+            *NOTEBOOKS,
+            "gguf>=0.17",
+            "opentelemetry-sdk>=1.30",
+            "opentelemetry-exporter-otlp-proto-grpc>=1.30",
+            "pytest>=8",
+            "pytest-timeout>=2.3",
+            "pytest-asyncio>=0.25",
+            "hypothesis>=6.100",
+            "httpx>=0.27",
+            "ruff>=0.9",
+            "mypy>=1.15",
+        ],
+    },
+    classifiers=[
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "License :: OSI Approved :: Apache Software License",
+    ],
+)

@@ -1,0 +1,246 @@
+"""One decoder for Llama, SmolLM2, Qwen2.5, Qwen3 and Mistral.
+
+`parameters(config)` is the abstract tree (shape, logical axes, initialiser); init, loading, sharding, checkpoints and
+memory planning are each a map over it. `Decoder` is its Flax NNX form. Past the border only plain dicts move: leaves
+of `params["layers"]` are stacked over L, weights lie [out, in] as in HF files (XLA's CPU matmuls want it so).
+
+Shapes: B rows, T tokens, S keys; D, F, V, K, G, h as in `ModelConfig`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+
+from lightning_jax.model.config import ModelConfig
+from lightning_jax.model.sharding import DEFAULT_RULES, ShardingRules, gathered, named, out_spec
+
+Params = dict[str, Any]  # nested dict of arrays
+Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+"""(q [B,T,K,G,h], k [B,T,K,h], v [B,T,K,h]) → [B,T,K,G,h]; what keys are seen, and any cache, is its business."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterInfo:
+    """One leaf before it is an array."""
+
+    shape: tuple[int, ...]
+    axes: tuple[str | None, ...]  # logical axes, see ShardingRules
+    stddev: float | None  # None: ones (norm scales); 0: zeros (biases)
+
+
+def parameters(config: ModelConfig) -> dict[str, Any]:
+    """The abstract tree: nested dict of ParameterInfo, same structure as the params."""
+    c, layers = config, config.num_layers
+    std, out_std = 0.02, 0.02 / math.sqrt(2 * config.num_layers)
+    qkv_axes = ("layers", "heads", None, "embed")
+    layer: dict[str, ParameterInfo] = {
+        "attn_norm": ParameterInfo((layers, c.embed_dim), ("layers", None), None),
+        "q": ParameterInfo(
+            (layers, c.num_kv_heads, c.num_groups, c.head_dim, c.embed_dim),
+            ("layers", "heads", None, None, "embed"),
+            std,
+        ),
+        "k": ParameterInfo((layers, c.num_kv_heads, c.head_dim, c.embed_dim), qkv_axes, std),
+        "v": ParameterInfo((layers, c.num_kv_heads, c.head_dim, c.embed_dim), qkv_axes, std),
+        "o": ParameterInfo(
+            (layers, c.embed_dim, c.num_kv_heads, c.num_groups, c.head_dim),
+            ("layers", "embed", "heads", None, None),
+            out_std,
+        ),
+        "mlp_norm": ParameterInfo((layers, c.embed_dim), ("layers", None), None),
+        "gate": ParameterInfo((layers, c.mlp_dim, c.embed_dim), ("layers", "mlp", "embed"), std),
+        "up": ParameterInfo((layers, c.mlp_dim, c.embed_dim), ("layers", "mlp", "embed"), std),
+        "down": ParameterInfo((layers, c.embed_dim, c.mlp_dim), ("layers", "embed", "mlp"), out_std),
+    }
+    if c.qkv_bias:
+        layer["q_bias"] = ParameterInfo(
+            (layers, c.num_kv_heads, c.num_groups, c.head_dim), ("layers", "heads", None, None), 0.0
+        )
+        for name in ("k_bias", "v_bias"):
+            layer[name] = ParameterInfo((layers, c.num_kv_heads, c.head_dim), ("layers", "heads", None), 0.0)
+    if c.qk_norm:
+        for name in ("q_norm", "k_norm"):
+            layer[name] = ParameterInfo((layers, c.head_dim), ("layers", None), None)
+    tree: dict[str, Any] = {
+        "embed": ParameterInfo((c.vocab_size, c.embed_dim), ("vocab", "embed"), std),
+        "layers": layer,
+        "final_norm": ParameterInfo((c.embed_dim,), (None,), None),
+    }
+    if not c.tie_embeddings:
+        tree["head"] = ParameterInfo((c.vocab_size, c.embed_dim), ("vocab", "embed"), std)
+    return tree
+
+
+def init_params(
+    config: ModelConfig, key: jax.Array, *, dtype: str = "float32", mesh: Mesh | None = None
+) -> Params:
+    """Random parameters, each leaf created in its sharding when a mesh is given."""
+    infos, treedef = jax.tree.flatten(parameters(config))
+
+    def create() -> list[jax.Array]:
+        leaves = []
+        for number, info in enumerate(infos):
+            if info.stddev is None:
+                leaves.append(jnp.ones(info.shape, dtype))
+            else:
+                noise = jax.random.normal(jax.random.fold_in(key, number), info.shape)
+                leaves.append((noise * info.stddev).astype(dtype))
+        return leaves
+
+    if mesh is None:
+        leaves = jax.jit(create)()
+    else:
+        shardings = [named(mesh, DEFAULT_RULES, info.axes) for info in infos]
+        leaves = [jax.device_put(x, s) for x, s in zip(jax.jit(create)(), shardings, strict=True)]
+    params: Params = jax.tree.unflatten(treedef, leaves)
+    return params
+
+
+def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
+    """Root-mean-square norm over the last axis, in float32, returned in x's dtype."""
+    x32 = x.astype(jnp.float32)
+    normed = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+    return (normed * scale.astype(jnp.float32)).astype(x.dtype)
+
+
+def rope_angles(config: ModelConfig, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """cos, sin f32[..., h/2] of integer positions[...], with Llama 3's scaling where configured."""
+    half = config.head_dim // 2
+    frequency = config.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    if (s := config.rope_scaling) is not None:
+        wavelength = 2 * math.pi / frequency
+        ramp = (s.original_max_position / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
+        ramp = jnp.clip(ramp, 0.0, 1.0)
+        frequency = (1 - ramp) * frequency / s.factor + ramp * frequency
+    angles = positions[..., None].astype(jnp.float32) * frequency
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Rotary embedding, half-split form. x [B,T,...heads,h]; cos, sin [B,T,h/2]."""
+    shape = cos.shape[:2] + (1,) * (x.ndim - 3) + cos.shape[-1:]
+    cos, sin = cos.reshape(shape), sin.reshape(shape)
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return rotated.astype(x.dtype)
+
+
+def block(
+    layer: Params,
+    x: jax.Array,
+    cos: jax.Array,
+    sin: jax.Array,
+    attend: Attend,
+    config: ModelConfig,
+    rules: ShardingRules = DEFAULT_RULES,
+) -> jax.Array:
+    """One transformer block. layer: leaves without their L axis; x [B,T,D] → [B,T,D], computed in x's dtype."""
+    c, dtype = config, x.dtype
+
+    def weight(name: str, *axes: str | None) -> jax.Array:
+        return gathered(layer[name].astype(dtype), rules, *axes)
+
+    hidden = rms_norm(x, layer["attn_norm"], c.norm_eps)
+    heads = out_spec(rules, "batch", None, "heads", None)
+    q = jnp.einsum(
+        "btd,kghd->btkgh", hidden, weight("q", "heads", None, None, None),
+        out_sharding=out_spec(rules, "batch", None, "heads", None, None),
+    )  # fmt: skip
+    k = jnp.einsum("btd,khd->btkh", hidden, weight("k", "heads", None, None), out_sharding=heads)
+    v = jnp.einsum("btd,khd->btkh", hidden, weight("v", "heads", None, None), out_sharding=heads)
+    if c.qkv_bias:
+        q, k, v = q + layer["q_bias"].astype(dtype), k + layer["k_bias"].astype(dtype), v + layer["v_bias"].astype(dtype)
+    if c.qk_norm:
+        q, k = rms_norm(q, layer["q_norm"], c.norm_eps), rms_norm(k, layer["k_norm"], c.norm_eps)
+    attended = attend(rotate(q, cos, sin), rotate(k, cos, sin), v)
+    whole = out_spec(rules, "batch", None, None)
+    x = x + jnp.einsum(
+        "btkgh,dkgh->btd", attended, weight("o", None, "heads", None, None), out_sharding=whole
+    )
+
+    hidden = rms_norm(x, layer["mlp_norm"], c.norm_eps)
+    wide = out_spec(rules, "batch", None, "mlp")
+    gate = jnp.einsum("btd,fd->btf", hidden, weight("gate", "mlp", None), out_sharding=wide)
+    up = jnp.einsum("btd,fd->btf", hidden, weight("up", "mlp", None), out_sharding=wide)
+    return x + jnp.einsum(
+        "btf,df->btd", jax.nn.silu(gate) * up, weight("down", None, "mlp"), out_sharding=whole
+    )
+
+
+def masked_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
+    """Softmax attention over the keys that mask allows; the dense path every other path is tested against.
+
+    q [B,T,K,G,h], k and v [B,S,K,h], mask bool [B,T,S] → [B,T,K,G,h]. A query that may see nothing returns the mean
+    of all values, never NaN; such rows are padding and carry no loss.
+    """
+    scores = jnp.einsum("btkgh,bskh->bkgts", q, k, preferred_element_type=jnp.float32) * (q.shape[-1] ** -0.5)
+    scores = jnp.where(mask[:, None, None], scores, jnp.float32(-1e30))
+    weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
+    return jnp.einsum("bkgts,bskh->btkgh", weights, v)
+
+
+def embed(params: Params, tokens: jax.Array, dtype: str, rules: ShardingRules = DEFAULT_RULES) -> jax.Array:
+    """Token embeddings. tokens i32[B,T] → [B,T,D]."""
+    table = gathered(params["embed"], rules, None, None)
+    return table.at[tokens].get(out_sharding=out_spec(rules, "batch", None, None)).astype(dtype)
+
+
+def forward(
+    params: Params,
+    config: ModelConfig,
+    tokens: jax.Array,
+    positions: jax.Array,
+    mask: jax.Array,
+    *,
+    compute_dtype: str = "float32",
+    remat: bool = False,
+    rules: ShardingRules = DEFAULT_RULES,
+) -> jax.Array:
+    """Final hidden states, normed: what the head multiplies. Never materialises logits.
+
+    tokens i32[B,T]; positions i32[B,T]; mask bool[B,T,T] (query, key). Returns [B,T,D] in compute_dtype.
+    Sliding windows count positions, so that branches of a trie see the window of their own sequence.
+    """
+    cos, sin = rope_angles(config, positions)
+    if config.sliding_window is not None:
+        mask = mask & (positions[:, :, None] - positions[:, None, :] < config.sliding_window)
+
+    def layer_step(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
+        return block(layer, x, cos, sin, lambda q, k, v: masked_attention(q, k, v, mask), config, rules), None
+
+    step = jax.checkpoint(layer_step) if remat else layer_step
+    x, _ = jax.lax.scan(step, embed(params, tokens, compute_dtype, rules), params["layers"])
+    return rms_norm(x, params["final_norm"], config.norm_eps)
+
+
+def head(params: Params) -> jax.Array:
+    """The unembedding [V,D]: tied or its own."""
+    weight: jax.Array = params["head"] if "head" in params else params["embed"]
+    return weight
+
+
+class Decoder(nnx.Module):
+    """The decoder as a Flax NNX module: stacked leaves, for users who compose it with other NNX code."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = nnx.static(config)
+        self.params = nnx.data(jax.tree.map(nnx.Param, init_params(config, rngs.params())))
+
+    def __call__(self, tokens: jax.Array, positions: jax.Array, mask: jax.Array) -> jax.Array:
+        """Logits f32[B,T,V]."""
+        params = self.pure()
+        hidden = forward(params, self.config, tokens, positions, mask)
+        return jnp.einsum("btd,vd->btv", hidden.astype(jnp.float32), head(params).astype(jnp.float32))
+
+    def pure(self) -> Params:
+        """The parameters as the plain dict that jitted functions take."""
+        params: Params = nnx.to_pure_dict(nnx.state(self, nnx.Param))["params"]
+        return params

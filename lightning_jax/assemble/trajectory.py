@@ -1,0 +1,128 @@
+"""One sealed attempt to one trajectory: the token ids the engine sampled, in the order the agent asked.
+
+Invariant: ids and log-probs pass through untouched (the very arrays of the call); nothing is re-tokenised. What cannot
+be trained on is left out with a reason, so that the sum of transitions and quarantined calls is what came in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lightning_jax import types
+from lightning_jax.assemble.naming import AgentNaming, agent_names
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """One call or reward that did not become part of the trajectory."""
+
+    kind: str  # call | reward
+    identity: str  # call_id or reward_id
+    reason: str  # aborted | empty | duplicate | shapes | not_finite | unknown_call: short fixed words, to be counted by
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A trajectory of K >= 0 transitions, and what was left out."""
+
+    trajectory: types.Trajectory
+    quarantined: tuple[Quarantined, ...]
+
+    def reasons(self) -> Mapping[tuple[str, str], int]:
+        """How many were left out, by (kind, reason)."""
+        return Counter((item.kind, item.reason) for item in self.quarantined)
+
+
+def assemble(sealed: types.SealedAttempt, agents: AgentNaming) -> Assembled:
+    """Build the trajectory of a sealed attempt. Never raises for what an agent, engine or exporter sent."""
+    quarantined: list[Quarantined] = []
+    calls = _usable(sealed.calls, quarantined)
+    names = agent_names(calls, sealed.spans, agents)
+    intermediate, reported = _rewards(sealed.rewards, {call.call_id for call in calls}, quarantined)
+    transitions = tuple(
+        types.Transition(
+            call_id=call.call_id,
+            index=index,
+            agent=names[call.call_id],
+            prompt_ids=call.prompt_ids,
+            response_ids=call.response_ids,
+            rollout_logps=call.rollout_logps,
+            temperature=call.sampling.temperature,
+            policy_version=call.policy_version,
+            finish_reason=call.finish_reason,
+            reward=intermediate.get(call.call_id, 0.0),
+            text=call.text,
+        )
+        for index, call in enumerate(calls)
+    )
+    rollout = sealed.rollout
+    trajectory = types.Trajectory(
+        rollout_id=rollout.rollout_id,
+        task_id=rollout.task_id,
+        sample=rollout.sample,
+        step=rollout.step,
+        mode=rollout.mode,
+        outcome=sealed.outcome,
+        transitions=transitions,
+        reported=reported,
+    )
+    return Assembled(trajectory, tuple(quarantined))
+
+
+def _usable(calls: Sequence[types.Call], quarantined: list[Quarantined]) -> list[types.Call]:
+    """The calls that can be transitions, by sequence."""
+    usable: list[types.Call] = []
+    seen: set[str] = set()
+    for call in sorted(calls, key=lambda call: (call.sequence, call.started_ns)):
+        reason = _defect(call) or ("duplicate" if call.call_id in seen else "")
+        if reason:
+            quarantined.append(Quarantined("call", call.call_id, reason))
+        else:
+            seen.add(call.call_id)
+            usable.append(call)
+    return usable
+
+
+def _defect(call: types.Call) -> str:
+    """Why a call cannot be a transition; "" where it can."""
+    if call.finish_reason == "abort":
+        return "aborted"
+    if call.response_ids.size == 0 or call.prompt_ids.size == 0:
+        return "empty"
+    if call.prompt_ids.ndim != 1 or call.response_ids.ndim != 1 or call.response_ids.shape != call.rollout_logps.shape:
+        return "shapes"
+    if not np.isfinite(call.rollout_logps).all():
+        return "not_finite"
+    return ""
+
+
+def _rewards(
+    rewards: Sequence[types.Reward], known: set[str], quarantined: list[Quarantined]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """(reward of each call, reported components of the rollout).
+
+    Rewards of one call add up (a tool and a judge may both speak of it); of the whole rollout the last report of each
+    name holds, since it states a total. A call's reward without a value is the sum of its components.
+    """
+    intermediate: dict[str, float] = {}
+    reported: dict[str, float] = {}
+    for reward in rewards:
+        values = [*reward.components.values(), *([] if reward.value is None else [reward.value])]
+        if not all(math.isfinite(value) for value in values):
+            quarantined.append(Quarantined("reward", reward.reward_id, "not_finite"))
+        elif not reward.call_id:
+            reported.update(reward.components)
+            if reward.value is not None:
+                reported["reward"] = reward.value
+        elif reward.call_id.removeprefix("chatcmpl-") in known:
+            call_id = reward.call_id.removeprefix("chatcmpl-")
+            value = sum(reward.components.values()) if reward.value is None else reward.value
+            intermediate[call_id] = intermediate.get(call_id, 0.0) + value
+        else:
+            quarantined.append(Quarantined("reward", reward.reward_id, "unknown_call"))
+    return intermediate, reported

@@ -1,0 +1,57 @@
+"""Spans: stored whole and once, by (trace_id, span_id). They enrich calls; they are never the truth about tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, select, update
+
+from lightning_jax import types
+from lightning_jax.ingest import schema
+from lightning_jax.ingest.database import insert_new
+from lightning_jax.ingest.quarantine import Quarantine, put_aside, release
+from lightning_jax.ingest.records import span_of, span_row
+from lightning_jax.ingest.writer import Transaction
+
+
+def record(transaction: Transaction, spans: Sequence[types.Span], aside: Sequence[Quarantine]) -> int:
+    """Insert the spans that are new and note why some could not be placed. Returns how many were new."""
+    added = insert_new(transaction.connection, schema.spans, [span_row(span) for span in spans])
+    put_aside(transaction, aside)
+    return added
+
+
+def adopt(transaction: Transaction, trace_id: bytes, rollout_id: str, attempt_id: str) -> int:
+    """Give the unplaced spans of a trace to an attempt, once another span of the trace says whose trace it is."""
+    table = schema.spans
+    unplaced = (table.c.trace_id == trace_id) & (table.c.rollout_id == "")
+    found = transaction.connection.execute(select(table.c.span_id).where(unplaced)).scalars().all()
+    if found:
+        values = {"rollout_id": rollout_id, "attempt_id": attempt_id}
+        transaction.connection.execute(update(table).where(unplaced).values(**values))
+        release(transaction, "span", [span_identity(trace_id, bytes(span_id)) for span_id in found])
+    return len(found)
+
+
+def span_identity(trace_id: bytes, span_id: bytes) -> str:
+    """How a span is named in the quarantine."""
+    return f"{trace_id.hex()}/{span_id.hex()}"
+
+
+def owners(connection: Connection, trace_ids: Sequence[bytes]) -> dict[bytes, set[tuple[str, str]]]:
+    """The (rollout_id, attempt_id) pairs that placed spans of each trace name."""
+    table = schema.spans
+    found: dict[bytes, set[tuple[str, str]]] = {}
+    for start in range(0, len(trace_ids), 500):
+        query = select(table.c.trace_id, table.c.rollout_id, table.c.attempt_id).distinct()
+        query = query.where(table.c.trace_id.in_(trace_ids[start : start + 500]), table.c.rollout_id != "")
+        for row in connection.execute(query):
+            found.setdefault(bytes(row.trace_id), set()).add((row.rollout_id, row.attempt_id))
+    return found
+
+
+def of_attempt(connection: Connection, attempt_id: str, last: int) -> tuple[types.Span, ...]:
+    """The spans of one attempt that were stored up to row ``last``, in the order they came."""
+    table = schema.spans
+    query = select(table).where(table.c.attempt_id == attempt_id, table.c.id <= last).order_by(table.c.id)
+    return tuple(span_of(row) for row in connection.execute(query).mappings())

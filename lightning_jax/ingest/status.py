@@ -1,0 +1,29 @@
+"""Errors of the store and of bad input as gRPC statuses, in one place, so that clients know what to retry."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from lightning_jax.ingest.errors import AttemptEnded, IdentityConflict, StoreUnavailable, UnknownAttempt
+
+_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (StoreUnavailable, grpc.StatusCode.UNAVAILABLE),
+    (AttemptEnded, grpc.StatusCode.FAILED_PRECONDITION),
+    (UnknownAttempt, grpc.StatusCode.NOT_FOUND),
+    (IdentityConflict, grpc.StatusCode.ALREADY_EXISTS),
+    (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
+)
+
+
+@asynccontextmanager
+async def answered(context: Any) -> AsyncIterator[None]:
+    """Abort the RPC with the status of an error raised inside; an error that is no one's fault but ours goes on."""
+    try:
+        yield
+    except tuple(kind for kind, _ in _CODES) as error:
+        code = next(code for kind, code in _CODES if isinstance(error, kind))
+        await context.abort(code, str(error))

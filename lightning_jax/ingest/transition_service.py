@@ -1,0 +1,55 @@
+"""TransitionService: sealed attempts as a resumable stream, at least once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from lightning_jax._proto.lightning.v1 import transition_pb2 as pb
+from lightning_jax.ingest import convert
+from lightning_jax.ingest.status import answered
+from lightning_jax.ingest.store import Store
+
+# One attempt may be megabytes: read few at a time, the client's pace bounds what is in memory.
+READ_AHEAD = 8
+# A wake-up in between, so that a stream whose client vanished does not wait for the next seal to notice.
+IDLE_S = 15.0
+
+
+class TransitionService:
+    """Streams what the store has sealed, until the client leaves or ``closing`` says that the server stops."""
+
+    def __init__(self, store: Store, closing: Callable[[], bool]) -> None:
+        self._store = store
+        self._closing = closing
+
+    async def StreamTransitions(
+        self, request: pb.StreamTransitionsRequest, context: Any
+    ) -> AsyncIterator[pb.StreamTransitionsResponse]:
+        """Send what is sealed, then wait for more until the client leaves."""
+        async with answered(context):
+            if request.HasField("cursor"):
+                cursor = request.cursor
+            else:
+                cursor = await asyncio.to_thread(self._store.acked, request.consumer)
+            while True:
+                seen = self._store.sealed_signal.count
+                batch = await asyncio.to_thread(self._store.sealed_after, cursor, READ_AHEAD)
+                for sealed in batch:
+                    cursor = sealed.cursor
+                    yield pb.StreamTransitionsResponse(attempt=convert.sealed_message(sealed))
+                if self._closing():
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping; resume from your cursor")
+                if not batch:
+                    await self._store.sealed_signal.changed(seen, IDLE_S)
+
+    async def AckTransitions(self, request: pb.AckTransitionsRequest, context: Any) -> pb.AckTransitionsResponse:
+        """Note how far a consumer is."""
+        async with answered(context):
+            if not request.consumer:
+                raise ValueError("consumer is empty; an acknowledgement needs the name that the stream was opened with")
+            cursor = await asyncio.wrap_future(self._store.ack(request.consumer, request.cursor))
+        return pb.AckTransitionsResponse(cursor=cursor)

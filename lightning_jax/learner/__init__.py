@@ -1,0 +1,1 @@
+"""Policy-gradient and supervised updates on a sharded mesh."""

@@ -1,0 +1,25 @@
+"""Masked statistics: the only place where a mean over tokens is taken on the device.
+
+With fewer than two unmasked elements a variance has no meaning; zeros come back, never NaN.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
+    """Mean of x where mask is 1; 0 where the mask is empty."""
+    return jnp.sum(x * mask) / jnp.maximum(jnp.sum(mask), 1.0)
+
+
+def masked_max(x: jax.Array, mask: jax.Array, empty: float = 0.0) -> jax.Array:
+    """Largest x where mask is 1; `empty` where the mask is empty."""
+    return jnp.max(jnp.where(mask > 0, x, empty))
+
+
+def group_mean(x: jax.Array, mask: jax.Array, group: jax.Array) -> jax.Array:
+    """x, mask f32[N], group i32[N] → f32[N]: at every element the masked mean over the elements of its group."""
+    same = (group[:, None] == group[None, :]) & (mask[None, :] > 0)
+    return jnp.sum(same * x[None, :], axis=1) / jnp.maximum(jnp.sum(same, axis=1), 1)

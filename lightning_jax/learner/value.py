@@ -1,0 +1,30 @@
+"""The critic of PPO: a linear value head on the shared trunk, read at the last prompt token of each call.
+
+V_k is the value of the state in which the agent makes call k; turn-level GAE over V is host work (`gae.py`).
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from lightning_jax.model.transformer import ParameterInfo
+
+
+def value_parameters(embed_dim: int) -> dict[str, ParameterInfo]:
+    """Abstract tree of the head; zeros, so that the first values are 0 and don't disturb the trunk."""
+    return {"weight": ParameterInfo((embed_dim,), (None,), 0.0), "bias": ParameterInfo((), (), 0.0)}
+
+
+def values(head: dict[str, jax.Array], entries: jax.Array) -> jax.Array:
+    """entries [B,N,D] → f32[B,N]."""
+    return jnp.einsum("bnd,d->bn", entries.astype(jnp.float32), head["weight"]) + head["bias"]
+
+
+def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, clip: float | None) -> jax.Array:
+    """½·max((V-R)², (clip(V, V_old±ε)-R)²) per element; clip None: ½(V-R)²."""
+    free = jnp.square(value - target)
+    if clip is None:
+        return 0.5 * free
+    held = jnp.clip(value, old_value - clip, old_value + clip)
+    return 0.5 * jnp.maximum(free, jnp.square(held - target))

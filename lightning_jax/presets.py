@@ -1,0 +1,29 @@
+"""The named settings of conf/ without Hydra, for `LightningServer` and programs: `preset("credit", "exponential")`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightning_jax.configuration import check_name
+
+
+def presets_root() -> Path:
+    """The conf folder: inside an installed package, beside it in a source tree."""
+    installed = Path(__file__).with_name("conf")
+    return installed if installed.is_dir() else Path(__file__).resolve().parents[1] / "conf"
+
+
+def preset(group: str, name: str) -> dict[str, Any]:
+    """The settings of conf/{group}/{name}.yaml. ValueError names the nearest one where there is none of that name."""
+    folder = presets_root() / group
+    check_name(name, [p.stem for p in folder.glob("*.yaml")], f"{group} preset")
+    values: dict[str, Any] = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
+    return values
+
+
+def settings(group: str, choice: str | dict[str, Any]) -> dict[str, Any]:
+    """A preset by name, or the mapping given."""
+    return preset(group, choice) if isinstance(choice, str) else dict(choice)

@@ -1,0 +1,1 @@
+"""Versions of the weights and checkpoints of the whole train state."""

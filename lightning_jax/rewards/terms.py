@@ -1,0 +1,69 @@
+"""What a reward is made of: terms, each a function of one task and one trajectory.
+
+A term gives a number, best in [0, 1] with 1 the best, so that weights mean what they say. It judges what the agent
+left behind and never raises for that: missing or malformed output is worth 0. A study brings its own terms as a plain
+mapping name -> callable and may add the generic ones from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from lightning_jax.types import Task, Trajectory
+
+
+class Term(Protocol):
+    """One component of a reward. Must be safe to call from several threads."""
+
+    def __call__(self, task: Task, trajectory: Trajectory, /) -> float:
+        """The term's value; Unscorable where it cannot be known."""
+        ...
+
+
+class Unscorable(Exception):
+    """A term cannot know its value (a judge is down, no reward was reported): the trajectory is left out, not 0."""
+
+
+def generic(max_calls: int) -> Mapping[str, Term]:
+    """The terms any study can use, by name. `max_calls`: see `efficiency`."""
+    return {"reported": reported, "succeeded": succeeded, "efficiency": efficiency(max_calls)}
+
+
+def reported(task: Task, trajectory: Trajectory) -> float:
+    """The reward that the client reported for the rollout. Raises Unscorable where it reported none."""
+    if "reward" not in trajectory.reported:
+        raise Unscorable(f"no reward was reported for rollout {trajectory.rollout_id}")
+    return trajectory.reported["reward"]
+
+
+def reported_component(name: str) -> Term:
+    """A term that reads one component the client reported; 0 where it is not there."""
+
+    def component(task: Task, trajectory: Trajectory) -> float:
+        return trajectory.reported.get(name, 0.0)
+
+    return component
+
+
+def succeeded(task: Task, trajectory: Trajectory) -> float:
+    """1 where the agent came to its end without an error, else 0."""
+    return float(trajectory.outcome.status == "succeeded")
+
+
+def efficiency(max_calls: int) -> Term:
+    """A term 1 - (calls-1)/(max_calls-1), clipped to [0, 1]: 1 for one LLM call, 0 for `max_calls` or more.
+
+    An attempt that did not succeed, or made no call, gets 0: giving up early is not efficient. Gate the term on the
+    outcome all the same, or a quick wrong answer is paid. Raises ValueError for `max_calls` below 2.
+    """
+    if max_calls < 2:
+        raise ValueError(f"efficiency needs max_calls >= 2, got {max_calls}; with one call there is nothing to save")
+
+    def term(task: Task, trajectory: Trajectory) -> float:
+        calls = len(trajectory.transitions)
+        if calls == 0 or trajectory.outcome.status != "succeeded":
+            return 0.0
+        return min(1.0, max(0.0, 1.0 - (calls - 1) / (max_calls - 1)))
+
+    return term

@@ -1,0 +1,71 @@
+"""What the loop itself needs to know, as plain frozen data. Stages have configs of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The reinforcement learning part of a run."""
+
+    steps: int = 60  # optimiser steps on rollouts; 0 evaluates only
+    tasks_per_step: int = 16
+    samples_per_task: int = 8  # G of the group baselines
+    temperature: float = 1.0  # top_p stays 1: truncated sampling would bias the ratios
+    max_tokens: int = 48  # upper bound per call
+    rollout_timeout_s: float = 120.0
+    max_attempts: int = 1  # tries of a rollout whose agent fails
+    checkpoint_every: int = 20  # steps; the last step is always kept
+    keep_checkpoints: int = 2
+    validate_every: int = 0  # steps between evaluations on the validation split; 0 never
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Held-out evaluation, before and after."""
+
+    temperature: float = 0.0  # greedy
+    max_tokens: int = 48
+    rollout_timeout_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class WarmupConfig:
+    """Supervised warm-up of a model that starts from nothing; off for pretrained ones."""
+
+    enabled: bool = False
+    steps: int = 300
+    batch_size: int = 32  # demonstrations per step
+    learning_rate: float = 1e-3
+    lr_warmup_steps: int = 20
+    weight_decay: float = 0.05
+    grad_clip: float = 1.0
+
+
+@dataclass(frozen=True)
+class RunnerConfig:
+    """Who runs the agents."""
+
+    kind: str = "threads"  # threads | processes | subprocess | external
+    concurrency: int = 32  # attempts at once, over all workers
+    processes: int = 1  # worker processes where kind=processes
+    lease_s: float = 60.0
+    command: str = ""  # kind=subprocess: command line of the agent, told about its task by environment only
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """Where what was acknowledged lives."""
+
+    url: str | None = None  # SQLAlchemy URL; None: sqlite in the run folder
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Addresses of the policy server and of ingestion."""
+
+    host: str = "127.0.0.1"
+    http_port: int = 0  # 0: any free port
+    grpc_port: int = 0
+    connect: str | None = None  # host:port of a server that already runs elsewhere; None starts one in this process

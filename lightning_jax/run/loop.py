@@ -1,0 +1,184 @@
+"""The loop: rollouts → trajectories → scores → credit → update → publish, step after step.
+
+Synchronous: the rollouts of step s are sampled by version s, and version s+1 is published before step s+1 asks for
+any. Every choice is a function of (config, seed, step), so a run repeats bit for bit and resumes exactly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightning_jax.credit.baseline import BaselineConfig
+from lightning_jax.credit.config import CreditConfig
+from lightning_jax.credit.score import score_transitions
+from lightning_jax.learner.learner import Learner
+from lightning_jax.publish.checkpoint import Checkpoints
+from lightning_jax.rewards.compose import Composition, score
+from lightning_jax.run import artifacts
+from lightning_jax.run.collect import Collector, make_rollouts
+from lightning_jax.run.config import EvalConfig, TrainConfig
+from lightning_jax.run.evaluate import Evaluation, judge
+from lightning_jax.run.metrics import MetricsWriter
+from lightning_jax.run.progress import ProgressBoard
+from lightning_jax.run.publisher import Publisher
+from lightning_jax.run.randomness import task_order
+from lightning_jax.run.study import Study
+from lightning_jax.types import Rollout, SamplingDefaults, Score, Task, Trajectory
+
+
+@dataclass
+class Clock:
+    """Seconds by activity within one step; for timings.jsonl only."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    _last: float = field(default_factory=time.perf_counter)
+
+    def lap(self, name: str) -> None:
+        """Book the time since the last lap under `name`."""
+        now = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        self._last = now
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A run's parts, wired. Nothing here changes but what the parts hold themselves."""
+
+    folder: Path
+    label: str  # prefix of rollout ids, unique to this start of the run
+    seed: int
+    train_config: TrainConfig
+    eval_config: EvalConfig
+    credit: CreditConfig
+    baseline: BaselineConfig
+    composition: Composition
+    study: Study
+    learner: Learner
+    publisher: Publisher
+    collector: Collector
+    metrics: MetricsWriter
+    board: ProgressBoard
+    checkpoints: Checkpoints
+    tasks: Mapping[str, Task]
+
+    def run(self, state: Any, first_step: int) -> Any:
+        """Train from `first_step` (0-based) to the configured number of steps; returns the last state."""
+        config = self.train_config
+        with self.board.line("train", config.steps) as line:
+            line.advance(first_step)
+            for step in range(first_step, config.steps):
+                state, note = self.step(state, step)
+                line.advance(note=note)
+                done = step + 1
+                if config.validate_every and done % config.validate_every == 0 and done < config.steps:
+                    self.evaluate(self.study.validation, step=done, split="validation")
+                if done % config.checkpoint_every == 0 or done == config.steps:
+                    self.save(state, done)
+        return state
+
+    def step(self, state: Any, step: int) -> tuple[Any, str]:
+        """One optimiser step; returns the new state and a few words for the progress line."""
+        clock, config = Clock(), self.train_config
+        tasks = [
+            self.study.train[i] for i in task_order(self.seed, len(self.study.train), step, config.tasks_per_step)
+        ]
+        rollouts = make_rollouts(
+            tasks,
+            samples=config.samples_per_task,
+            mode="train",
+            step=step,
+            run_seed=self.seed,
+            label=self.label,
+            sampling=SamplingDefaults(temperature=config.temperature, top_p=1.0, max_tokens=config.max_tokens),
+            timeout_s=config.rollout_timeout_s,
+            max_attempts=config.max_attempts,
+        )
+        trajectories = self._collect("rollouts", rollouts)
+        clock.lap("rollout_s")
+        scores = self.score(trajectories)
+        clock.lap("reward_s")
+        scored, credit_stats = score_transitions(
+            trajectories, scores, self.credit, self.baseline, progress=step / max(1, config.steps)
+        )
+        clock.lap("credit_s")
+        state, learner_metrics = self.learner.update(state, scored)
+        clock.lap("update_s")
+        self.publisher.publish(state["params"], step + 1)
+        clock.lap("publish_s")
+        values = {**rollout_metrics(trajectories, scores), **credit_stats, **learner_metrics}
+        self.metrics.metrics(step + 1, values)
+        artifacts.write_rows(
+            self.folder / "transitions", f"step-{step + 1:06d}", artifacts.transition_rows(trajectories, scores, scored)
+        )
+        clock.lap("write_s")
+        self.metrics.timings(step + 1, {**clock.seconds, "calls": sum(len(t.transitions) for t in trajectories)})
+        return state, f"reward {values['reward/mean']:.3f} right {values['reward/outcome_mean']:.3f}"
+
+    def evaluate(self, tasks: Sequence[Task], *, step: int, split: str) -> Evaluation:
+        """Let the agent solve `tasks` once each with the weights now served, and write what came of it."""
+        config = self.eval_config
+        rollouts = make_rollouts(
+            tasks,
+            samples=1,
+            mode="eval",
+            step=step,
+            run_seed=self.seed,
+            label=f"{self.label}-{split}",
+            sampling=SamplingDefaults(temperature=config.temperature, top_p=1.0, max_tokens=config.max_tokens),
+            timeout_s=config.rollout_timeout_s,
+        )
+        trajectories = self._collect(split, rollouts, keep=True)
+        evaluation = judge(trajectories, self.tasks, self.score(trajectories), step=step, split=split)
+        artifacts.write_rows(
+            self.folder / "evaluations", f"{split}-{step:06d}", evaluation.rows(self.study.breakdown)
+        )
+        prefix = "eval" if split == "test" else split
+        self.metrics.metrics(step, {f"{prefix}/{self.study.metric}": evaluation.accuracy, f"{prefix}/n": len(tasks)})
+        return evaluation
+
+    def score(self, trajectories: Sequence[Trajectory]) -> list[Score]:
+        """Composed rewards, in order."""
+        return [score(self.tasks[t.task_id], t, self.composition, self.study.terms) for t in trajectories]
+
+    def save(self, state: Any, step: int) -> None:
+        """Checkpoint everything that resuming needs; `step` steps are done."""
+        self.checkpoints.save(step, state, {"step": step, "policy_version": step})
+
+    def _collect(self, name: str, rollouts: Sequence[Rollout], *, keep: bool = False) -> list[Trajectory]:
+        with self.board.line(name, len(rollouts), keep=keep) as line:
+            calls = 0
+
+            def on_result(trajectory: Trajectory) -> None:
+                nonlocal calls
+                calls += len(trajectory.transitions)
+                line.advance(note=f"{calls} calls")
+
+            return self.collector.collect(rollouts, on_result)
+
+
+def rollout_metrics(trajectories: Sequence[Trajectory], scores: Sequence[Score]) -> dict[str, float]:
+    """Figures of one step's rollouts. Means are over valid rollouts; the others are counted by status."""
+    valid = [s for s in scores if s.valid]
+    calls = [t for trajectory in trajectories for t in trajectory.transitions]
+    count = max(1, len(trajectories))
+    values = {
+        "reward/mean": _mean([s.total for s in valid]),
+        "reward/outcome_mean": _mean([s.outcome for s in valid]),
+        "rollout/calls_mean": len(calls) / count,
+        "rollout/invalid_fraction": 1 - len(valid) / count,
+        "rollout/failed_fraction": sum(t.outcome.status != "succeeded" for t in trajectories) / count,
+        "rollout/response_tokens_mean": _mean([len(c.response_ids) for c in calls]),
+        "rollout/prompt_tokens_mean": _mean([len(c.prompt_ids) for c in calls]),
+        "rollout/truncated_fraction": _mean([c.finish_reason == "length" for c in calls]),
+    }
+    for name in sorted({name for s in valid for name in s.components}):
+        values[f"reward/{name}_mean"] = _mean([s.components[name] for s in valid if name in s.components])
+    return values
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(sum(values) / len(values)) if values else 0.0

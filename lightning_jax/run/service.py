@@ -1,0 +1,103 @@
+"""The server side of the circle as one object: store, ingestion (gRPC), engine, policy server (HTTP).
+
+Used by the loop for a run in one process, by `LightningServer`, and by `python -m lightning_jax.server`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_jax.ingest.service import IngestServer
+from lightning_jax.ingest.store import Store
+from lightning_jax.model.config import ModelConfig
+from lightning_jax.model.tokenizer import Tokenizer
+from lightning_jax.publish.handover import on_one_device
+from lightning_jax.publish.version import params_from_safetensors
+from lightning_jax.serve.app import create_app
+from lightning_jax.serve.config import EngineConfig, ServeConfig
+from lightning_jax.serve.engine import Engine
+from lightning_jax.serve.http import HttpServer
+from lightning_jax.types import PolicyVersion
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a started service listens."""
+
+    http: str  # http://host:port
+    grpc: str  # host:port
+
+
+class Service:
+    """Everything an agent and a learner talk to. Start once, stop once."""
+
+    def __init__(
+        self,
+        model_config: ModelConfig,
+        tokenizer: Tokenizer,
+        *,
+        store_url: str,
+        engine: EngineConfig,
+        host: str = "127.0.0.1",
+        http_port: int = 0,
+        grpc_port: int = 0,
+        admin_key: str | None = None,
+        serve: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.store = Store(store_url)
+        self.engine = Engine(model_config, engine, tokenizer.eos_ids)
+        self._host = host
+        self._admin_key = admin_key
+        app = create_app(self.engine, tokenizer, self.store, ServeConfig.from_mapping({**(serve or {})}))
+        self._http = HttpServer(app, host=host, port=http_port)
+        self._ingest = IngestServer(
+            self.store, host=host, port=grpc_port, http_root=self.http_root, admin_key=admin_key, on_policy=self._receive
+        )
+        self._http_port = 0
+        self._grpc_port = 0
+
+    def start(self, params: Any, version: int = 0, progress: Callable[[str], None] | None = None) -> Addresses:
+        """Compile and serve `params` as `version`; version 0 exists before the first rollout."""
+        self.engine.start(on_one_device(params), version, progress=progress)
+        self._http_port = self._http.start()
+        self._grpc_port = self._ingest.start()
+        return self.addresses
+
+    @property
+    def addresses(self) -> Addresses:
+        """Where to reach it, once started."""
+        return Addresses(http=self.http_root(), grpc=f"{self._reachable()}:{self._grpc_port}")
+
+    def http_root(self) -> str:
+        """Root of the base URLs that attempts are handed."""
+        return f"http://{self._reachable()}:{self._http_port}"
+
+    def publish(self, params: Any, version: int) -> None:
+        """Flip the engine to new weights between calls; requests wait meanwhile."""
+        self.engine.publish(on_one_device(params), version)
+
+    def stop(self) -> None:
+        """Drain and close, outside in."""
+        self._ingest.stop(grace=1.0)
+        self._http.stop()
+        self.engine.stop()
+        self.store.close()
+
+    def _receive(self, version: PolicyVersion, safetensors: bytes) -> None:
+        """Weights uploaded by a learner in another process; their digest has been checked."""
+        self.engine.publish(params_from_safetensors(safetensors), version.version)
+        log.info("policy version %d received (%d bytes)", version.version, len(safetensors))
+
+    def _reachable(self) -> str:
+        return "127.0.0.1" if self._host in ("0.0.0.0", "::") else self._host
+
+
+def sqlite_url(folder: Path) -> str:
+    """URL of the default store in a run folder."""
+    return f"sqlite:///{folder / 'store.sqlite'}"

@@ -1,0 +1,208 @@
+"""The policy server's HTTP front: OpenAI's chat completions and what goes with them.
+
+Every route exists twice, at /v1/... and under /rollout/{rollout}/attempt/{attempt}/v1/..., the base URL that an attempt is
+handed. Bodies are read by hand: a request costs a fraction of what validation models would take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from lightning_jax.serve.answer import Answer
+from lightning_jax.serve.chat import ChatService, ChatTokenizer
+from lightning_jax.serve.chat_request import ChatRequest, parse_chat
+from lightning_jax.serve.config import ServeConfig
+from lightning_jax.serve.engine import Engine
+from lightning_jax.serve.errors import ApiError
+from lightning_jax.serve.identity import CallSink, Identity, identify
+from lightning_jax.serve.metrics import ServerMetrics
+from lightning_jax.serve.responses import KEEP_ALIVE, ChunkWriter, Decode, completion, encode, error_event
+from lightning_jax.serve.retries import RetryTable, retry_key
+
+__all__ = ["ServeConfig", "create_app"]
+ATTEMPT = "/rollout/{rollout}/attempt/{attempt}"
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(engine: Engine, tokenizer: ChatTokenizer, sink: CallSink, config: ServeConfig | None = None) -> FastAPI:
+    """The ASGI app over a started engine. `sink` stores calls and knows attempts (see `CallSink`)."""
+    settings = config or ServeConfig()
+    front = _Front(engine, tokenizer, sink, settings)
+    app = FastAPI(title="lightning_jax policy server", docs_url=None, redoc_url=None, openapi_url=None)
+    for prefix in ("", ATTEMPT):
+        app.add_route(f"{prefix}/v1/chat/completions", front.guarded(front.chat), methods=["POST"])
+        app.add_route(f"{prefix}/v1/models", front.guarded(front.models), methods=["GET"])
+    app.add_route("/healthcheck", front.guarded(front.health), methods=["GET", "POST"])
+    app.add_route("/metrics", front.guarded(front.metrics), methods=["GET"])
+    return app
+
+
+class _Front:
+    """The endpoints and what they share. One event loop only."""
+
+    def __init__(self, engine: Engine, tokenizer: ChatTokenizer, sink: CallSink, config: ServeConfig) -> None:
+        self._engine = engine
+        self._decode: Decode = tokenizer.decode
+        self._sink = sink
+        self._config = config
+        self._service = ChatService(engine, tokenizer, sink, config)
+        self._retries: RetryTable[Answer] = RetryTable(config.replay_ttl_s, config.replay_capacity)
+        self._metrics = ServerMetrics(engine, self._service)
+
+    def guarded(self, endpoint: Endpoint) -> Endpoint:
+        """The endpoint with refusals turned into error JSON and every answer counted."""
+
+        async def call(request: Request) -> Response:
+            try:
+                response = await endpoint(request)
+            except ApiError as error:
+                response = Response(encode(error.body()), error.status, error.headers, "application/json")
+            self._metrics.answered(endpoint.__name__, response.status_code)
+            return response
+
+        return call
+
+    async def chat(self, request: Request) -> Response:
+        """POST chat/completions."""
+        identity = self._identify(request)
+        raw = await self._body(request)
+        chat = parse_chat(raw, self._config.max_choices)
+        key, marked = retry_key(identity.scope, request.url.path, raw, request.headers)
+        answer = self._retries.find(key) if marked else None
+        if answer is None:
+            answer = self._service.begin(chat, identity.grant)
+            self._retries.add(key, answer)
+        else:
+            self._metrics.joined()
+        answer.attach()
+        if chat.stream:
+            return EventStream(answer, self._writer(chat, answer), self._config.keepalive_s)
+        return await self._plain(request, chat, answer)
+
+    async def models(self, request: Request) -> Response:
+        """GET models."""
+        self._identify(request)
+        model = {"id": self._config.model_name, "object": "model", "created": 0, "owned_by": "lightning_jax"}
+        return Response(encode({"object": "list", "data": [model]}), media_type="application/json")
+
+    async def health(self, request: Request) -> Response:
+        """GET or POST healthcheck."""
+        version = self._engine.policy_version
+        status = "ok" if self._engine.running else "down"
+        body = encode({"status": status, "policy_version": version})
+        return Response(body, 200 if status == "ok" else 503, media_type="application/json")
+
+    async def metrics(self, request: Request) -> Response:
+        """GET metrics, in Prometheus' text format."""
+        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def _plain(self, request: Request, chat: ChatRequest, answer: Answer) -> Response:
+        gone = asyncio.ensure_future(_disconnected(request.receive))
+        delivered = False
+        try:
+            while not answer.done and not gone.done():
+                change = asyncio.ensure_future(answer.changed())
+                await asyncio.wait({change, gone}, return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
+            delivered = answer.done and not gone.done()
+        finally:
+            gone.cancel()
+            answer.detach(delivered=delivered)
+        if not answer.done:
+            return Response(status_code=499)  # nobody is there to read it
+        if answer.error is not None:
+            raise answer.error
+        body = completion(answer, self._model(chat), self._decode, logprobs=chat.logprobs)
+        return Response(body, headers={"x-ljx-generation-id": answer.call_id}, media_type="application/json")
+
+    def _identify(self, request: Request) -> Identity:
+        params = request.path_params
+        path = (params["rollout"], params["attempt"]) if "rollout" in params else None
+        host = request.client.host if request.client is not None else ""
+        return identify(self._sink, self._config, request.headers.get("authorization", ""), path, host)
+
+    async def _body(self, request: Request) -> bytes:
+        limit = self._config.max_body_bytes
+        declared = request.headers.get("content-length", "0")
+        parts, size = [], int(declared) if declared.isdigit() else 0
+        if size <= limit:
+            size = 0
+            try:
+                async for part in request.stream():
+                    size += len(part)
+                    if size > limit:
+                        break
+                    parts.append(part)
+            except ClientDisconnect as error:
+                raise ApiError(499, "the client left before its request was read") from error
+        if size > limit:
+            raise ApiError(413, f"the body has more than {limit} bytes", code="request_too_large")
+        return b"".join(parts)
+
+    def _writer(self, chat: ChatRequest, answer: Answer) -> ChunkWriter:
+        return ChunkWriter(
+            answer, self._model(chat), self._decode, logprobs=chat.logprobs, include_usage=chat.include_usage
+        )
+
+    def _model(self, chat: ChatRequest) -> str:
+        return chat.model or self._config.model_name
+
+
+class EventStream(Response):
+    """Server-sent events of an answer, from its beginning, however late the connection joined."""
+
+    def __init__(self, answer: Answer, writer: ChunkWriter, keepalive_s: float) -> None:
+        super().__init__(
+            media_type="text/event-stream",
+            headers={"cache-control": "no-cache", "x-ljx-generation-id": answer.call_id},
+        )
+        del self.headers["content-length"]
+        self._answer = answer
+        self._writer = writer
+        self._keepalive_s = keepalive_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gone = asyncio.ensure_future(_disconnected(receive))
+        delivered = False
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": self._writer.opening(), "more_body": True})
+            delivered = await self._follow(send, gone)
+        except OSError:  # the client left while we wrote
+            delivered = False
+        finally:
+            gone.cancel()
+            self._answer.detach(delivered=delivered)
+
+    async def _follow(self, send: Send, gone: asyncio.Future[None]) -> bool:
+        """Send deltas as they come; True when the last byte was sent."""
+        answer, sent = self._answer, 0
+        while not gone.done():
+            done = answer.done
+            body = b"".join(self._writer.delta(delta) for delta in answer.deltas[sent:])
+            sent = len(answer.deltas)
+            if done:
+                body += error_event(answer.error) if answer.error is not None else self._writer.closing()
+                await send({"type": "http.response.body", "body": body, "more_body": False})
+                return answer.error is None
+            change = asyncio.ensure_future(answer.changed())
+            if body:
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            finished, _ = await asyncio.wait(
+                {change, gone}, timeout=self._keepalive_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            change.cancel()
+            if not finished:
+                await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+        return False
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,150 @@
+"""The chat endpoint: request → prompt ids and sampling parameters → an answer → the record of every call in it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from lightning_jax.serve.answer import Answer, Choice
+from lightning_jax.serve.calls import CallNumbers, agent_key, call_seed, free_seed, new_call_id
+from lightning_jax.serve.chat_request import ChatRequest
+from lightning_jax.serve.config import ServeConfig
+from lightning_jax.serve.engine import Engine
+from lightning_jax.serve.errors import ApiError, busy, invalid
+from lightning_jax.serve.generation import EngineStopped, GenerationRequest, GenerationResult, PromptTooLong, QueueFull
+from lightning_jax.serve.identity import CallSink, Grant
+from lightning_jax.serve.text import ResponseText
+from lightning_jax.types import Call, FinishReason, IntArray, SamplingParams
+
+
+class ChatTokenizer(Protocol):
+    """What serve needs of a tokenizer."""
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
+        """Prompt ids of a chat, the generation prompt included; ValueError where the template refuses it."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens left out."""
+
+
+class ChatService:
+    """Begins answers. One event loop only."""
+
+    def __init__(self, engine: Engine, tokenizer: ChatTokenizer, sink: CallSink, config: ServeConfig) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._sink = sink
+        self._config = config
+        self._numbers = CallNumbers()
+        self._running: set[asyncio.Task[None]] = set()  # keeps the tasks alive
+        self.recorded = 0
+        self.aborted = 0
+
+    def begin(self, chat: ChatRequest, grant: Grant | None) -> Answer:
+        """Submit the request to the engine and return its answer, which goes on by itself. ApiError where it can't be served."""
+        prompt = self._prompt(chat)
+        self._check(chat, prompt, grant)
+        choices = [self._choice(chat, prompt, grant, index) for index in range(chat.n)]
+        answer = Answer(
+            self._engine,
+            choices[0].call_id,
+            choices,
+            len(prompt),
+            stream=chat.stream,
+            grace_s=self._config.disconnect_grace_s,
+        )
+        answer.start()
+        speaker = agent_key(chat.messages, chat.tools) if grant is not None else ""
+
+        def record(choice: Choice, result: GenerationResult, reason: FinishReason) -> Call | None:
+            if grant is None:
+                return None
+            return self._call(chat, grant, answer, choice, result, reason, speaker)
+
+        task = asyncio.get_running_loop().create_task(answer.run(record, self._save))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return answer
+
+    def _prompt(self, chat: ChatRequest) -> IntArray:
+        try:
+            ids = self._tokenizer.encode_chat(chat.messages, chat.tools or None)
+        except ValueError as error:
+            raise invalid(str(error), "messages") from error
+        return np.asarray(ids, np.int32)
+
+    def _check(self, chat: ChatRequest, prompt: IntArray, grant: Grant | None) -> None:
+        """Refuse before the call gets a number: what was refused must not shift the seeds of later calls."""
+        try:
+            self._engine.check(self._sampling(chat, prompt, grant, seed=0))
+        except PromptTooLong as error:
+            raise invalid(str(error), "messages", "context_length_exceeded") from error
+        except ValueError as error:
+            raise invalid(str(error), "messages") from error
+        try:
+            self._engine.check_room(chat.n)
+        except QueueFull as error:
+            raise busy(str(error)) from error
+        except EngineStopped as error:
+            raise ApiError(503, str(error), headers={"retry-after": "1"}) from error
+
+    def _choice(self, chat: ChatRequest, prompt: IntArray, grant: Grant | None, index: int) -> Choice:
+        if grant is None:
+            sequence, seed = index, free_seed(None if chat.seed is None else chat.seed + index)
+        else:
+            sequence, occurrence = self._numbers.take(grant.attempt_id, prompt)
+            seed = call_seed(grant.rollout.seed, prompt, occurrence)
+        request = self._sampling(chat, prompt, grant, seed)
+        return Choice(index, new_call_id(), sequence, seed, request, ResponseText(self._tokenizer.decode, chat.stop))
+
+    def _sampling(self, chat: ChatRequest, prompt: IntArray, grant: Grant | None, seed: int) -> GenerationRequest:
+        """The client's parameters under what the trainer imposes; training samples from the policy itself unless told otherwise."""
+        temperature, top_p = chat.temperature, chat.top_p
+        wish = chat.max_tokens if chat.max_tokens is not None else self._config.default_max_tokens
+        if grant is not None:
+            imposed, training = grant.rollout.sampling, grant.rollout.mode == "train"
+            temperature = imposed.temperature if imposed.temperature is not None else 1.0 if training else temperature
+            top_p = imposed.top_p if imposed.top_p is not None else 1.0 if training else top_p
+            wish = min(wish, imposed.max_tokens) if imposed.max_tokens is not None else wish
+        room = max(1, self._engine.config.max_length - len(prompt))
+        return GenerationRequest(prompt, min(wish, room), temperature, top_p, seed)
+
+    def _call(
+        self,
+        chat: ChatRequest,
+        grant: Grant,
+        answer: Answer,
+        choice: Choice,
+        result: GenerationResult,
+        reason: FinishReason,
+        speaker: str,
+    ) -> Call:
+        request = choice.request
+        return Call(
+            call_id=choice.call_id,
+            rollout_id=grant.rollout.rollout_id,
+            attempt_id=grant.attempt_id,
+            sequence=choice.sequence,
+            prompt_ids=request.prompt_ids,
+            response_ids=np.asarray(choice.text.ids, np.int32),
+            rollout_logps=np.asarray(choice.text.logps, np.float32),
+            sampling=SamplingParams(request.temperature, request.top_p, request.max_tokens, choice.seed, chat.stop),
+            policy_version=result.policy_version,
+            finish_reason=reason,
+            agent_key=speaker,
+            started_ns=answer.started_ns,
+            ended_ns=time.time_ns(),
+            request=chat.body,
+            text=choice.text.text(),
+        )
+
+    async def _save(self, call: Call) -> None:
+        await asyncio.wrap_future(self._sink.record_call(call))
+        self.recorded += 1
+        self.aborted += call.finish_reason == "abort"

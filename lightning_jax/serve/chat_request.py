@@ -1,0 +1,186 @@
+"""A chat completion request: JSON from outside → a frozen record, or a refusal that names the parameter.
+
+What would change the answer's meaning and cannot be honoured is refused; what is harmless is ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_jax.serve.errors import invalid
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MAX_STOPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """The part of the body that the server acts on."""
+
+    body: Mapping[str, Any]  # as received
+    messages: tuple[Mapping[str, Any], ...]  # content always a string; role developer is system
+    tools: tuple[Mapping[str, Any], ...]
+    model: str
+    max_tokens: int | None
+    temperature: float
+    top_p: float
+    n: int
+    stop: tuple[str, ...]
+    seed: int | None
+    stream: bool
+    include_usage: bool
+    logprobs: bool
+
+
+def _default(value: Any) -> bool:
+    return value in (None, 0, False) or value in ([], {}, "")
+
+
+# Parameters that change what comes back, and the values with which they don't.
+_REFUSED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "response_format": (lambda v: v is None or v == {"type": "text"}, "only plain text is generated"),
+    "logit_bias": (_default, "tokens cannot be biased: log-probs would not be those of the policy"),
+    "presence_penalty": (_default, "penalties would change the distribution that is trained"),
+    "frequency_penalty": (_default, "penalties would change the distribution that is trained"),
+    "top_logprobs": (_default, "only the log-prob of the token sampled is given"),
+    "functions": (_default, "use tools"),
+    "function_call": (_default, "use tools"),
+    "tool_choice": (
+        lambda v: v in (None, "auto", "none"),
+        "only 'auto' and 'none' are possible; no tool can be forced",
+    ),
+    "modalities": (lambda v: v is None or v == ["text"], "only text is generated"),
+    "audio": (_default, "only text is generated"),
+    "prediction": (_default, "predicted outputs are not supported"),
+    "web_search_options": (_default, "there is no web search"),
+}
+
+
+def parse_chat(raw: bytes, max_choices: int) -> ChatRequest:
+    """Read a request body; ApiError 400 names the parameter."""
+    body = read_object(raw)
+    for name, (harmless, why) in _REFUSED.items():
+        if name in body and not harmless(body[name]):
+            raise invalid(
+                f"{name}={json.dumps(body[name])[:200]} is not supported: {why}", name, "unsupported_parameter"
+            )
+    stream_options = body.get("stream_options") or {}
+    if not isinstance(stream_options, dict):
+        raise invalid("stream_options must be an object", "stream_options")
+    tools = _tools(body.get("tools") or [])
+    limits = [_integer(body, name, 1, 2**31 - 1) for name in ("max_completion_tokens", "max_tokens")]
+    temperature, top_p = _number(body, "temperature", 0.0, 2.0), _number(body, "top_p", 0.0, 1.0)
+    if top_p == 0.0:  # the nucleus of one token
+        top_p = 1e-6
+    return ChatRequest(
+        body=body,
+        messages=_messages(body.get("messages")),
+        tools=() if body.get("tool_choice") == "none" else tools,
+        model=str(body.get("model") or ""),
+        max_tokens=limits[0] if limits[0] is not None else limits[1],
+        temperature=1.0 if temperature is None else temperature,
+        top_p=1.0 if top_p is None else top_p,
+        n=_integer(body, "n", 1, max_choices) or 1,
+        stop=_stops(body.get("stop")),
+        seed=_integer(body, "seed", -(2**63), 2**64 - 1),
+        stream=_boolean(body, "stream"),
+        include_usage=_boolean(stream_options, "include_usage"),
+        logprobs=_boolean(body, "logprobs"),
+    )
+
+
+def read_object(raw: bytes) -> dict[str, Any]:
+    """A JSON object; ApiError 400 for anything else."""
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise invalid(f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise invalid(f"the body is a JSON {type(body).__name__}; an object is needed")
+    return body
+
+
+def _messages(value: Any) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, list) or not value:
+        raise invalid("messages must be a list with at least one message", "messages")
+    return tuple(_message(message, f"messages[{i}]") for i, message in enumerate(value))
+
+
+def _message(message: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(message, dict) or message.get("role") not in ROLES:
+        raise invalid(f"{where} needs a role of {', '.join(ROLES)}", f"{where}.role")
+    out = {**message, "content": _text(message.get("content"), f"{where}.content")}
+    if out["role"] == "developer":  # what newer OpenAI models call it; few templates know the word
+        out["role"] = "system"
+    calls = message.get("tool_calls")
+    if calls is None:
+        out.pop("tool_calls", None)
+    elif not isinstance(calls, list) or not all(_has_name(call) for call in calls):
+        raise invalid(f"{where}.tool_calls must be a list of objects with function.name", f"{where}.tool_calls")
+    return out
+
+
+def _text(content: Any, where: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise invalid(f"{where} must be a string or a list of parts", where)
+    texts = []
+    for part in content:
+        text = part.get("text", part.get("refusal")) if isinstance(part, dict) else part
+        if not isinstance(text, str):
+            kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+            raise invalid(f"{where} has a part of type {kind!r}; only text is understood", where)
+        texts.append(text)
+    return "".join(texts)
+
+
+def _tools(value: Any) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, list) or not all(_has_name(tool) for tool in value):
+        raise invalid('tools must be a list of {"type": "function", "function": {"name": ...}}', "tools")
+    return tuple(value)
+
+
+def _has_name(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("function"), dict)
+        and isinstance(value["function"].get("name"), str)
+    )
+
+
+def _stops(value: Any) -> tuple[str, ...]:
+    stops = [value] if isinstance(value, str) else value or []
+    if not isinstance(stops, list) or len(stops) > MAX_STOPS or not all(isinstance(s, str) and s for s in stops):
+        raise invalid(f"stop must be a string or a list of up to {MAX_STOPS} non-empty strings", "stop")
+    return tuple(stops)
+
+
+def _integer(body: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise invalid(f"{name}={value!r} must be an integer from {low} to {high}", name)
+    return value
+
+
+def _number(body: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
+    value = body.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise invalid(f"{name}={value!r} must be a number from {low} to {high}", name)
+    return float(value)
+
+
+def _boolean(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise invalid(f"{name}={value!r} must be true or false", name)
+    return bool(value)

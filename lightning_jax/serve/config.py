@@ -1,0 +1,98 @@
+"""Settings of the policy server: frozen, plain data, checked when built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+CONTROL_COLUMNS = ("write", "token", "position", "seed", "temperature", "top_p", "end", "active")
+"""Columns of the array by which the host tells the device about slots."""
+
+
+def _build(cls: type[T], values: Mapping[str, Any]) -> T:
+    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ValueError(f"unknown {cls.__name__} fields {unknown}; known are {sorted(known)}")
+    return cls(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Shapes and scheduling of the engine. Everything that is a shape is fixed for the engine's life."""
+
+    slots: int = 64  # S: sequences decoded at once
+    max_length: int = 256  # prompt and answer together, in tokens; a multiple of prefill_chunk
+    prefill_chunk: int = 16  # C: tokens of one prefill row, and the grain of the prefix cache
+    prefill_rows: int = 8  # R: slots prefilled by one dispatch
+    load_rows: int = 32  # chunks copied out of the prefix cache by one dispatch
+    decode_steps: int = 4  # N: tokens per slot and dispatch
+    prefills_per_decode: int = 16  # dispatches of prefill before running sequences get their next tokens
+    prefix_cache_bytes: int = 64 * 1024 * 1024  # 0 switches it off; results are the same bit for bit
+    max_queue: int = 4096  # waiting requests; more are refused
+    cache_block: int = 0  # positions of one cache block; 0: chosen by backend and max_length
+    compute_dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        for name in (
+            "slots",
+            "max_length",
+            "prefill_chunk",
+            "prefill_rows",
+            "load_rows",
+            "decode_steps",
+            "prefills_per_decode",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.max_length % self.prefill_chunk:
+            raise ValueError(
+                f"max_length={self.max_length} is no multiple of prefill_chunk={self.prefill_chunk}: "
+                f"take {-(-self.max_length // self.prefill_chunk) * self.prefill_chunk}"
+            )
+        if self.cache_block and (self.max_length % self.cache_block or self.cache_block % self.prefill_chunk):
+            raise ValueError(
+                f"cache_block={self.cache_block} must divide max_length={self.max_length} and be a multiple of "
+                f"prefill_chunk={self.prefill_chunk}"
+            )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> EngineConfig:
+        """Build from plain data (YAML); ValueError names unknown keys."""
+        return _build(cls, values)
+
+    def block_size(self, backend: str = "cpu") -> int:
+        """Positions of one cache block: about max_length/8 on CPUs, where skipping pays; all of them elsewhere."""
+        if self.cache_block:
+            return self.cache_block
+        if backend != "cpu":
+            return self.max_length
+        chunks = self.max_length // self.prefill_chunk
+        for count in range(min(8, chunks), 1, -1):
+            if chunks % count == 0:
+                return self.max_length // count
+        return self.max_length
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """Behaviour of the HTTP front."""
+
+    model_name: str = "policy"  # what /v1/models lists; any name is accepted in requests
+    admin_key: str = ""  # bearer key for calls that belong to no rollout; "" allows none
+    anonymous: bool = True  # serve calls without a rollout from the loopback interface; they are not recorded
+    open: bool = False  # development only: the path alone says whose call it is, no key needed
+    default_max_tokens: int = 256  # where the request names none; always capped by what fits
+    max_choices: int = 128  # largest n
+    max_body_bytes: int = 4 * 1024 * 1024
+    disconnect_grace_s: float = 15.0  # how long a generation nobody waits for goes on, so that a retry finds it
+    replay_ttl_s: float = 600.0  # how long a finished answer is kept for a client's retry
+    replay_capacity: int = 4096  # finished answers kept at most
+    keepalive_s: float = 10.0  # silence on a stream after which a comment line is sent
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> ServeConfig:
+        """Build from plain data (YAML); ValueError names unknown keys."""
+        return _build(cls, values)

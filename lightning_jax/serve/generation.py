@@ -1,0 +1,92 @@
+"""What goes into the engine and what comes out. Token ids only: text, templates and stop strings live in front of it."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from lightning_jax.types import FinishReason, FloatArray, IntArray
+
+
+class QueueFull(RuntimeError):
+    """More requests wait than the engine's max_queue; come back soon."""
+
+
+class EngineStopped(RuntimeError):
+    """The engine is not running: never started, stopped, or ended by an error (its cause)."""
+
+
+class PromptTooLong(ValueError):
+    """The prompt leaves no room for one token within max_length."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One sequence to sample. The result is a pure function of these fields and the weights."""
+
+    prompt_ids: IntArray  # i32[P], P ≥ 1
+    max_tokens: int  # ≥ 1; capped by what fits in max_length
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0  # in (0, 1]
+    seed: int = 0  # u32
+    want_stream: bool = False  # tokens can be had while they come, through `Generation.chunks`
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """Some tokens of a running generation, in order."""
+
+    ids: list[int]
+    logps: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """A finished (or aborted) sequence."""
+
+    response_ids: IntArray  # i32[R], the end token included where it was sampled
+    rollout_logps: FloatArray  # f32[R], under the distribution sampled
+    finish_reason: FinishReason  # stop | length | abort
+    policy_version: int  # one version for the whole sequence
+
+
+class Generation:
+    """A handle on a submitted request. `on_chunk` runs in the engine's thread and must only hand over."""
+
+    def __init__(self, request: GenerationRequest, on_chunk: Callable[[TokenChunk], None] | None = None) -> None:
+        self.request = request
+        self.future: Future[GenerationResult] = Future()
+        self.future.set_running_or_notify_cancel()
+        self._on_chunk = on_chunk
+        self._queue: queue.SimpleQueue[TokenChunk | None] | None = queue.SimpleQueue() if request.want_stream else None
+        if self._queue is not None:
+            self.future.add_done_callback(lambda _: self._put_end())
+
+    def result(self, timeout_s: float | None = None) -> GenerationResult:
+        """Wait for the end; raises EngineStopped where the engine went away."""
+        return self.future.result(timeout_s)
+
+    def chunks(self) -> Iterator[TokenChunk]:
+        """Tokens as they come, until the end. Only for requests with want_stream, and only once."""
+        if self._queue is None:
+            raise ValueError("chunks() needs a request with want_stream=True")
+        while (chunk := self._queue.get()) is not None:
+            yield chunk
+
+    def push(self, chunk: TokenChunk) -> None:
+        """Hand tokens on (the engine calls this)."""
+        if self._queue is not None:
+            self._queue.put(chunk)
+        if self._on_chunk is not None:
+            self._on_chunk(chunk)
+
+    @property
+    def streams(self) -> bool:
+        """Whether anybody wants tokens before the end."""
+        return self._queue is not None or self._on_chunk is not None
+
+    def _put_end(self) -> None:
+        assert self._queue is not None
+        self._queue.put(None)

@@ -1,0 +1,92 @@
+"""Whose call is it: the bearer key says, the path may say, and both must agree.
+
+`CallSink` is what serve needs of a store: grants and a durable place for calls. Anything with these methods will do.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from lightning_jax.serve.config import ServeConfig
+from lightning_jax.serve.errors import ApiError
+from lightning_jax.types import Call, Rollout
+
+LOOPBACK = ("127.0.0.1", "::1", "")
+ATTEMPT_KEY_PREFIX = "ljx-"  # keys of attempts; never taken for an anonymous caller's placeholder
+
+
+class Grant(Protocol):
+    """An attempt that a key or a path stands for."""
+
+    @property
+    def rollout(self) -> Rollout:
+        """The rollout it is an attempt at."""
+
+    @property
+    def attempt_id(self) -> str:
+        """Its id."""
+
+    @property
+    def status(self) -> str:
+        """ "running" while it takes calls."""
+
+
+class CallSink(Protocol):
+    """Where calls go, and who knows whose they are."""
+
+    def record_call(self, call: Call) -> Future[None]:
+        """Resolves once the call is durable; fails with AttemptEnded where the attempt has ended."""
+
+    def authorize(self, api_key: str) -> Grant | None:
+        """The attempt a bearer key was given to."""
+
+    def attempt_grant(self, rollout_id: str, attempt_id: str) -> Grant | None:
+        """The attempt a path names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who calls."""
+
+    scope: str  # retries are matched within it
+    grant: Grant | None  # None: a call of no rollout, served but not recorded
+
+
+def identify(
+    sink: CallSink, config: ServeConfig, authorization: str, path: tuple[str, str] | None, client_host: str
+) -> Identity:
+    """Decide from the Authorization header and the (rollout, attempt) of the path; ApiError 401, 403, 404 or 410."""
+    key = bearer(authorization)
+    grant = sink.authorize(key) if key else None
+    if path is not None:
+        rollout_id, attempt_id = path
+        if grant is None and config.open:
+            grant = sink.attempt_grant(rollout_id, attempt_id)
+            if grant is None:
+                raise ApiError(404, f"no attempt {attempt_id!r} of rollout {rollout_id!r}", code="unknown_attempt")
+        if grant is None:
+            raise ApiError(401, "this path needs the API key its attempt was handed", code="invalid_api_key")
+        if (grant.rollout.rollout_id, grant.attempt_id) != path:
+            raise ApiError(
+                403,
+                f"the API key belongs to attempt {grant.attempt_id!r}, the path names {attempt_id!r}: "
+                "use the base_url and api_key of the same attempt",
+                code="wrong_attempt",
+            )
+    if grant is not None:
+        if grant.status != "running":
+            raise ApiError(410, f"attempt {grant.attempt_id!r} has ended ({grant.status})", code="attempt_ended")
+        return Identity(f"attempt:{grant.attempt_id}", grant)
+    if config.admin_key and key == config.admin_key:
+        return Identity("admin", None)
+    if config.anonymous and client_host in LOOPBACK and not key.startswith(ATTEMPT_KEY_PREFIX):
+        return Identity(f"anonymous:{key}", None)
+    raise ApiError(401, "unknown API key", code="invalid_api_key")
+
+
+def bearer(authorization: str) -> str:
+    """The token of an Authorization header; "" where there is none."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

@@ -1,0 +1,246 @@
+"""The three device programs of the engine, in one place: prefill, load, decode.
+
+Each is compiled ahead of time for the only shapes it will ever see; a call with other shapes is an error that names them.
+All shapes are fixed (unused rows are aimed past the last slot and dropped), which is what makes a row's bits independent
+of its neighbours. The state is donated: every program returns the next state and the last one must not be used again.
+
+S slots, N decode steps, R prefill rows, C chunk, E rows of a load.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from lightning_jax.model.config import ModelConfig
+from lightning_jax.model.transformer import Params, block, embed, head, rms_norm, rope_angles
+from lightning_jax.serve import cache
+from lightning_jax.serve.config import CONTROL_COLUMNS, EngineConfig
+from lightning_jax.serve.sampler import sample
+
+State = dict[str, Any]  # keys, values: [layer][block]; slots: arrays of S; pool_keys, pool_values: [layer] of chunks
+ROW_COLUMNS = ("slot", "start", "pool_index")
+logger = logging.getLogger(__name__)
+
+
+def new_state(config: ModelConfig, engine: EngineConfig, pool_size: int, dtype: str) -> State:
+    """An empty cache, idle slots and an empty pool of `pool_size` chunks."""
+    keys, values = cache.empty_blocks(config, engine.slots, engine.max_length, engine.block_size(), dtype)
+    k, h, chunk = config.num_kv_heads, config.head_dim, engine.prefill_chunk
+    return {
+        "keys": keys,
+        "values": values,
+        "slots": {
+            "token": jnp.zeros(engine.slots, jnp.int32),
+            "position": jnp.zeros(engine.slots, jnp.int32),
+            "seed": jnp.zeros(engine.slots, jnp.uint32),
+            "temperature": jnp.ones(engine.slots, jnp.float32),
+            "top_p": jnp.ones(engine.slots, jnp.float32),
+            "end": jnp.zeros(engine.slots, jnp.int32),
+            "active": jnp.zeros(engine.slots, bool),
+        },
+        "pool_keys": [jnp.zeros((pool_size, k, h, chunk), dtype) for _ in range(config.num_layers)],
+        "pool_values": [jnp.zeros((pool_size, k, chunk, h), dtype) for _ in range(config.num_layers)],
+    }
+
+
+@partial(jax.jit, static_argnames="dtype")
+def serving_params(params: Params, dtype: str) -> Params:
+    """Stacked training parameters → a list of layers in the compute dtype, as copies that outlive the caller's donation."""
+
+    def copied(x: jax.Array, to: str) -> jax.Array:
+        return jnp.array(x.astype(to), copy=True)
+
+    count = params["layers"]["q"].shape[0]
+    layers = [{name: copied(leaf[l], dtype) for name, leaf in params["layers"].items()} for l in range(count)]
+    out: Params = {
+        "embed": copied(params["embed"], dtype),
+        "final_norm": copied(params["final_norm"], dtype),
+        "layers": layers,
+    }
+    if "head" in params:
+        out["head"] = copied(params["head"], dtype)
+    return out
+
+
+def apply_control(slots: dict[str, jax.Array], control: jax.Array) -> dict[str, jax.Array]:
+    """Overwrite the slots whose `write` column is set. control i32[S,8]: CONTROL_COLUMNS, floats as their bits."""
+    column = {name: control[:, i] for i, name in enumerate(CONTROL_COLUMNS)}
+    write = column["write"] != 0
+    new = {
+        "token": column["token"],
+        "position": column["position"],
+        "seed": jax.lax.bitcast_convert_type(column["seed"], jnp.uint32),
+        "temperature": jax.lax.bitcast_convert_type(column["temperature"], jnp.float32),
+        "top_p": jax.lax.bitcast_convert_type(column["top_p"], jnp.float32),
+        "end": column["end"],
+        "active": column["active"] != 0,
+    }
+    return {name: jnp.where(write, new[name], old) for name, old in slots.items()}
+
+
+def decode(
+    params: Params,
+    state: State,
+    control: jax.Array,
+    *,
+    config: ModelConfig,
+    engine: EngineConfig,
+    eos_ids: tuple[int, ...],
+) -> tuple[State, jax.Array]:
+    """Up to N tokens for every active slot; stops early when none is active.
+
+    Returns the state and i32[N,S,2]: the token (-1 where the slot was idle) and the bits of its float32 log-prob.
+    """
+    eos = jnp.asarray(eos_ids or (-1,), jnp.int32)
+    dtype = params["embed"].dtype
+
+    def forward_token(keys: Any, values: Any, slots: dict[str, jax.Array]) -> tuple[Any, Any, jax.Array]:
+        # Idle slots write to the last position, which no live sequence ever needs: its token is never fed back.
+        at = jnp.where(slots["active"], slots["position"], engine.max_length - 1)
+        last = jnp.max(jnp.where(slots["active"], slots["position"], 0))
+        cos, sin = rope_angles(config, at[:, None])
+        x = embed(params, slots["token"][:, None], dtype)
+        keys, values = list(keys), list(values)
+        for number, layer in enumerate(params["layers"]):
+
+            def attend(q: jax.Array, k: jax.Array, v: jax.Array, number: int = number) -> jax.Array:
+                keys[number], values[number] = cache.write_tokens(keys[number], values[number], k[:, 0], v[:, 0], at)
+                return cache.attend(q, keys[number], values[number], at[:, None], last, config.sliding_window)
+
+            x = block(layer, x, cos, sin, attend, config)
+        x = rms_norm(x, params["final_norm"], config.norm_eps)[:, 0]
+        return keys, values, jnp.einsum("sd,vd->sv", x, head(params), preferred_element_type=jnp.float32)
+
+    def step(carry: Any) -> Any:
+        n, keys, values, slots, out = carry
+        keys, values, logits = forward_token(keys, values, slots)
+        after = slots["position"] + 1
+        tokens, logps = sample(logits, slots["temperature"], slots["top_p"], slots["seed"], after)
+        active = slots["active"]
+        packed = jnp.stack([jnp.where(active, tokens, -1), jax.lax.bitcast_convert_type(logps, jnp.int32)], axis=-1)
+        out = jax.lax.dynamic_update_index_in_dim(out, packed, n, 0)
+        ended = jnp.any(tokens[:, None] == eos, axis=1) | (after + 1 >= slots["end"])
+        slots = {
+            **slots,
+            "token": jnp.where(active, tokens, slots["token"]),
+            "position": jnp.where(active, after, slots["position"]),
+            "active": active & ~ended,
+        }
+        return n + 1, keys, values, slots, out
+
+    out = jnp.full((engine.decode_steps, engine.slots, 2), -1, jnp.int32)
+    start = (jnp.int32(0), state["keys"], state["values"], apply_control(state["slots"], control), out)
+    _, keys, values, slots, out = jax.lax.while_loop(
+        lambda c: (c[0] < engine.decode_steps) & jnp.any(c[3]["active"]), step, start
+    )
+    return {**state, "keys": keys, "values": values, "slots": slots}, out
+
+
+def prefill(
+    params: Params, state: State, tokens: jax.Array, rows: jax.Array, *, config: ModelConfig, engine: EngineConfig
+) -> State:
+    """Compute one chunk of keys and values for up to R slots, and keep copies in the pool.
+
+    tokens i32[R,C]; rows i32[R,3]: slot (≥ S: unused), start (a multiple of C), index in the pool (≥ its size: not kept).
+    """
+    slots, starts, pool_index = rows[:, 0], rows[:, 1], rows[:, 2]
+    positions = starts[:, None] + jnp.arange(engine.prefill_chunk)
+    last = jnp.max(jnp.where(slots < engine.slots, positions[:, -1], 0))
+    cos, sin = rope_angles(config, positions)
+    x = embed(params, tokens, params["embed"].dtype)
+    keys, values = list(state["keys"]), list(state["values"])
+    pool_keys, pool_values = list(state["pool_keys"]), list(state["pool_values"])
+    for number, layer in enumerate(params["layers"]):
+
+        def attend(q: jax.Array, k: jax.Array, v: jax.Array, number: int = number) -> jax.Array:
+            k, v = k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3)
+            keys[number], values[number] = cache.write_chunks(keys[number], values[number], k, v, slots, starts)
+            pool_keys[number] = pool_keys[number].at[pool_index].set(k, mode="drop")
+            pool_values[number] = pool_values[number].at[pool_index].set(v, mode="drop")
+            return cache.attend(q, keys[number], values[number], positions, last, config.sliding_window, slots)
+
+        x = block(layer, x, cos, sin, attend, config)
+    return {**state, "keys": keys, "values": values, "pool_keys": pool_keys, "pool_values": pool_values}
+
+
+def load(state: State, rows: jax.Array) -> State:
+    """Copy chunks of the pool into slots. rows i32[E,3]: slot (≥ S: unused), start, index in the pool."""
+    slots, starts, pool_index = rows[:, 0], rows[:, 1], rows[:, 2]
+    keys, values = [], []
+    for layer_k, layer_v, pool_k, pool_v in zip(
+        state["keys"], state["values"], state["pool_keys"], state["pool_values"], strict=True
+    ):
+        k, v = pool_k.at[pool_index].get(mode="clip"), pool_v.at[pool_index].get(mode="clip")
+        new_k, new_v = cache.write_chunks(layer_k, layer_v, k, v, slots, starts)
+        keys.append(new_k)
+        values.append(new_v)
+    return {**state, "keys": keys, "values": values}
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """The compiled programs; each takes and returns exactly the shapes it was compiled for."""
+
+    decode: Callable[..., tuple[State, jax.Array]]
+    prefill: Callable[..., State]
+    load: Callable[..., State]
+
+
+def _guarded(name: str, compiled: Any) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        try:
+            return compiled(*args)
+        except TypeError as error:
+            raise ValueError(
+                f"the engine's {name} program was called with shapes or dtypes it was not compiled for; published weights "
+                f"must keep the shapes of those the engine was started with: {error}"
+            ) from error
+
+    return call
+
+
+def compile_programs(
+    config: ModelConfig,
+    engine: EngineConfig,
+    eos_ids: tuple[int, ...],
+    params: Params,
+    state: State,
+    progress: Callable[[str], None] | None = None,
+) -> Programs:
+    """Compile everything for these params and this state; `progress(line)` after each program."""
+    i32 = partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
+    jobs: dict[str, tuple[Any, tuple[Any, ...], int]] = {
+        "decode": (
+            partial(decode, config=config, engine=engine, eos_ids=eos_ids),
+            (params, state, i32((engine.slots, len(CONTROL_COLUMNS)))),
+            1,
+        ),
+        "prefill": (
+            partial(prefill, config=config, engine=engine),
+            (
+                params,
+                state,
+                i32((engine.prefill_rows, engine.prefill_chunk)),
+                i32((engine.prefill_rows, len(ROW_COLUMNS))),
+            ),
+            1,
+        ),
+        "load": (load, (state, i32((engine.load_rows, len(ROW_COLUMNS)))), 0),
+    }
+    compiled: dict[str, Any] = {}
+    for name, (function, args, donated) in jobs.items():
+        began = time.perf_counter()
+        compiled[name] = _guarded(name, jax.jit(function, donate_argnums=donated).lower(*args).compile())
+        seconds = time.perf_counter() - began
+        logger.info("compiled %s in %.2f s", name, seconds)
+        if progress is not None:
+            progress(f"compiled the engine's {name} program in {seconds:.1f} s")
+    return Programs(**compiled)

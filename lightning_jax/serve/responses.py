@@ -1,0 +1,113 @@
+"""The JSON and the server-sent events of an answer, in OpenAI's shapes.
+
+Always there, because some framework fails without it: id, object, created, model, index, finish_reason, usage.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lightning_jax.serve.answer import Answer, Delta
+from lightning_jax.serve.errors import ApiError
+
+Decode = Callable[[Sequence[int]], str]
+DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON in UTF-8; lone surrogates stay escaped."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def event(value: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + encode(value) + b"\n\n"
+
+
+def error_event(error: ApiError) -> bytes:
+    """The last event of a stream that broke; no [DONE] follows."""
+    return event(error.body())
+
+
+def usage(answer: Answer) -> dict[str, int]:
+    """Token counts; the prompt counts once however many choices."""
+    completion = sum(len(choice.text.ids) for choice in answer.choices)
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": completion,
+        "total_tokens": answer.prompt_tokens + completion,
+    }
+
+
+def token_logprobs(ids: Sequence[int], logps: Sequence[float], decode: Decode) -> dict[str, Any]:
+    """The `logprobs` member of a choice: each token sampled, with no alternatives."""
+    content = []
+    for token, logp in zip(ids, logps, strict=True):
+        text = decode([token])
+        content.append(
+            {"token": text, "logprob": logp, "bytes": list(text.encode("utf-8", "replace")), "top_logprobs": []}
+        )
+    return {"content": content, "refusal": None}
+
+
+def completion(answer: Answer, model: str, decode: Decode, *, logprobs: bool) -> bytes:
+    """The body of a plain answer."""
+    choices = [
+        {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": choice.text.text(), "refusal": None},
+            "logprobs": token_logprobs(choice.text.ids, choice.text.logps, decode) if logprobs else None,
+            "finish_reason": choice.finish_reason,
+        }
+        for choice in answer.choices
+    ]
+    return encode({**_head(answer, model, "chat.completion"), "choices": choices, "usage": usage(answer)})
+
+
+class ChunkWriter:
+    """Turns deltas into `chat.completion.chunk` events."""
+
+    def __init__(self, answer: Answer, model: str, decode: Decode, *, logprobs: bool, include_usage: bool) -> None:
+        self._answer = answer
+        self._head = _head(answer, model, "chat.completion.chunk")
+        self._decode = decode
+        self._logprobs = logprobs
+        self._include_usage = include_usage
+
+    def opening(self) -> bytes:
+        """The first event of every choice: the role."""
+        return b"".join(
+            self._chunk(choice.index, {"role": "assistant", "content": ""}, None, None)
+            for choice in self._answer.choices
+        )
+
+    def delta(self, delta: Delta) -> bytes:
+        """Text, then the end where it is one."""
+        logprobs = token_logprobs(delta.ids, delta.logps, self._decode) if self._logprobs and delta.ids else None
+        out = b""
+        if delta.text or logprobs is not None:
+            out = self._chunk(delta.index, {"content": delta.text}, logprobs, None)
+        if delta.finish_reason is not None:
+            out += self._chunk(delta.index, {}, None, delta.finish_reason)
+        return out
+
+    def closing(self) -> bytes:
+        """Usage where it was asked for, and [DONE]."""
+        if not self._include_usage:
+            return DONE
+        return event({**self._head, "choices": [], "usage": usage(self._answer)}) + DONE
+
+    def _chunk(self, index: int, delta: dict[str, Any], logprobs: Any, reason: str | None) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        extra = {"usage": None} if self._include_usage else {}
+        return event({**self._head, "choices": [choice], **extra})
+
+
+def _head(answer: Answer, model: str, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{answer.call_id}", "object": kind, "created": answer.created, "model": model}

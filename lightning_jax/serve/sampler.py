@@ -1,0 +1,90 @@
+"""Sampling on the device: a pure function of (logits, temperature, top_p, seed, position).
+
+One uniform number per (seed, position) and the inverse of the cumulative distribution, so that a row's draw depends on
+nothing else: not on its slot, its neighbours or the step of the engine. The log-prob returned is that of the
+distribution drawn from: tempered, and renormalised over the nucleus where top_p < 1 (Holtzman et al. 2020).
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def uniforms(seeds: jax.Array, positions: jax.Array) -> jax.Array:
+    """One number in [0, 1) per row. seeds u32[S], positions i32[S] → f32[S]."""
+
+    def draw(seed: jax.Array, position: jax.Array) -> jax.Array:
+        return jax.random.uniform(jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), position))
+
+    return jax.vmap(draw)(seeds, positions)
+
+
+def _prefix_sums(x: jax.Array) -> jax.Array:
+    """Running sums over the last axis, as a product with a triangle of ones.
+
+    Every column sums the same terms in the same order with some of them zero, and rounding is monotone; so the sums never fall and
+    stay equal where a term is zero: a token of probability zero cannot be drawn. A tree-shaped scan promises neither.
+    """
+    width = x.shape[-1]
+    triangle = jnp.asarray(np.triu(np.ones((width, width), np.float32)))
+    return jnp.matmul(x, triangle, precision=jax.lax.Precision.HIGHEST)
+
+
+def inverse_cdf(probs: jax.Array, u: jax.Array) -> jax.Array:
+    """Index at which the cumulative sum of probs passes u times its total. probs f32[S,V] ≥ 0, u f32[S] → i32[S].
+
+    Two levels (blocks of about √V, then tokens of one block) replace a cumulative sum over V.
+    """
+    rows, vocab = probs.shape
+    width = 1 << max(0, (vocab - 1).bit_length() // 2 + (vocab - 1).bit_length() % 2)
+    blocks = -(-vocab // width)
+    table = jnp.pad(probs, ((0, 0), (0, blocks * width - vocab))).reshape(rows, blocks, width)
+    inside = _prefix_sums(table)  # the last column is the block's sum, in the order that the search below uses
+    outer = _prefix_sums(inside[..., -1])
+    target = u * outer[:, -1]
+    # The second bound keeps the index on a block (token) with mass where u·total rounds up to the total.
+    block = jnp.minimum((outer <= target[:, None]).sum(-1), (outer < outer[:, -1:]).sum(-1))
+    before = jnp.where(block > 0, jnp.take_along_axis(outer, jnp.maximum(block - 1, 0)[:, None], 1)[:, 0], 0.0)
+    inner = jnp.take_along_axis(inside, block[:, None, None], 1)[:, 0]
+    rest = (target - before)[:, None]
+    token = jnp.minimum((inner <= rest).sum(-1), (inner < inner[:, -1:]).sum(-1))
+    return (block * width + token).astype(jnp.int32)
+
+
+def nucleus_floor(probs: jax.Array, top_p: jax.Array) -> jax.Array:
+    """Smallest probability kept by top_p: the fewest tokens, likeliest first, that reach top_p. f32[S,V], f32[S] → f32[S].
+
+    Equal probabilities at the border are all kept; rows with top_p ≥ 1 keep everything.
+    """
+    ordered = jnp.flip(jnp.sort(probs, axis=-1), axis=-1)
+    before = jnp.cumsum(ordered, axis=-1) - ordered
+    kept = jnp.where(before < top_p[:, None], ordered, jnp.inf)
+    return jnp.where(top_p < 1.0, jnp.min(kept, axis=-1), 0.0)
+
+
+def sample(
+    logits: jax.Array, temperature: jax.Array, top_p: jax.Array, seeds: jax.Array, positions: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Draw one token per row.
+
+    logits f32[S,V]; temperature f32[S], 0 is greedy (the log-prob is then that of temperature 1); top_p f32[S];
+    seeds u32[S]; positions i32[S] of the token drawn. Returns tokens i32[S] and log-probs f32[S].
+    """
+    greedy = temperature <= 0.0
+    scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
+    logps = jax.nn.log_softmax(scaled, axis=-1)
+    probs = jnp.exp(logps)
+    narrowed = (top_p < 1.0) & ~greedy
+    # Sorting V costs more than the rest of the step; the branch returns only a floor, so rows without top_p keep their bits.
+    floor = jax.lax.cond(
+        jnp.any(narrowed),
+        lambda: nucleus_floor(probs, jnp.where(narrowed, top_p, 1.0)),
+        lambda: jnp.zeros_like(top_p),
+    )
+    kept = jnp.where(probs >= floor[:, None], probs, 0.0)
+    drawn = inverse_cdf(kept, uniforms(seeds, positions))
+    tokens = jnp.where(greedy, jnp.argmax(logits, axis=-1).astype(jnp.int32), drawn)
+    chosen = jnp.take_along_axis(logps, tokens[:, None], axis=1)[:, 0]
+    return tokens, jnp.where(narrowed, chosen - jnp.log(kept.sum(-1)), chosen)

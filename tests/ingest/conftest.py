@@ -1,0 +1,109 @@
+"""A store on disk, a server on a real socket, and the nouns the tests send through them."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import create_engine
+
+from lightning_jax import types
+from lightning_jax.ingest.client import IngestClient
+from lightning_jax.ingest.service import IngestServer
+from lightning_jax.ingest.store import Store
+
+
+class Clock:
+    """Unix time that moves only when told."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_800_000_000 * 10**9
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def advance(self, seconds: float) -> None:
+        self.now_ns += int(seconds * 1e9)
+
+
+def make_rollout(name: str, max_attempts: int = 1) -> types.Rollout:
+    return types.Rollout(
+        rollout_id=name,
+        task_id=f"task-{name}",
+        sample=0,
+        mode="train",
+        seed=2**63 - 1,
+        input={"question": f"who is {name}? ü"},
+        sampling=types.SamplingDefaults(temperature=0.7, max_tokens=16),
+        step=3,
+        timeout_s=10.0,
+        max_attempts=max_attempts,
+    )
+
+
+def make_call(attempt: types.Attempt, number: int, tokens: int = 5) -> types.Call:
+    return types.Call(
+        call_id=f"{attempt.attempt_id}-c{number}",
+        rollout_id=attempt.rollout.rollout_id,
+        attempt_id=attempt.attempt_id,
+        sequence=number,
+        prompt_ids=np.arange(7, dtype=np.int32) + number,
+        response_ids=np.arange(tokens, dtype=np.int32) * 3,
+        rollout_logps=-np.arange(tokens, dtype=np.float32) / 7,
+        sampling=types.SamplingParams(temperature=0.7, top_p=0.9, max_tokens=16, seed=2**32 - 1, stop=("END",)),
+        policy_version=2,
+        finish_reason="stop",
+        agent_key="k1",
+        started_ns=10,
+        ended_ns=20,
+        request={"messages": [{"role": "user", "content": "hi"}]},
+        text="answer",
+    )
+
+
+POSTGRES = os.environ.get("LIGHTNING_JAX_TEST_POSTGRES", "")  # e.g. postgresql+psycopg://user@host:5432/postgres
+sqlite_only = pytest.mark.skipif(bool(POSTGRES), reason="looks into the SQLite file")
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> Iterator[str]:
+    """A fresh SQLite file, or a fresh database of the PostgreSQL server named by the environment."""
+    if not POSTGRES:
+        yield f"sqlite:///{tmp_path / 'store.sqlite'}"
+        return
+    name = f"ljx_{uuid.uuid4().hex[:12]}"
+    engine = create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        yield engine.url.set(database=name).render_as_string(hide_password=False)
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+    engine.dispose()
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    with Store(store_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def server(store: Store) -> Iterator[IngestServer]:
+    running = IngestServer(store, http_root="http://127.0.0.1:9")
+    running.start()
+    yield running
+    running.stop(grace=0.5)
+
+
+@pytest.fixture
+def client(server: IngestServer) -> Iterator[IngestClient]:
+    with IngestClient(server.target, patience_s=10) as connected:
+        yield connected
+
+
+def claim_one(store: Store, name: str = "r", max_attempts: int = 1) -> types.Attempt:
+    store.enqueue_rollouts([make_rollout(name, max_attempts)]).result()
+    return store.claim("worker", 1, 30.0, "http://127.0.0.1:9").result()[0]

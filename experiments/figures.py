@@ -40,11 +40,11 @@ CURVES = {
     "reward/mean": "reward (training rollouts)",
 }
 DIAGNOSTICS = (
-    "credit/zero_variance_fraction",
+    "baseline/zero_variance",
     "rollout/calls_mean",
-    "learner/entropy_nats",
+    "learner/entropy_nat",
     "learner/grad_norm",
-    "learner/kl",
+    "learner/kl_nat",
     "learner/clip_fraction",
 )
 MAX_PANELS = 12  # of diagnostics

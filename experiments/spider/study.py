@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,7 +72,7 @@ def load(config: Mapping[str, Any]) -> Study:
         validation=tasks(parts.validation, layout),
         test=tasks(parts.test, layout),
         terms=terms(max_calls=settings.max_calls, keep_distinct=settings.keep_distinct),
-        agents=[(f"^{_literal(prompt(settings.prompts, f'{role}.system'))}", role) for role in ROLES],
+        agents={role: _begins_with(prompt(settings.prompts, f"{role}.system")) for role in ROLES},
         demonstrations=shown,
         corpus=_corpus(parts, layout, shown),
     )
@@ -95,7 +96,6 @@ def _corpus(parts: Parts, layout: Layout, shown: Any) -> list[str]:
     return texts
 
 
-def _literal(text: str) -> str:
-    import re
-
-    return re.escape(text.strip().splitlines()[0])
+def _begins_with(text: str) -> str:
+    """Pattern for system prompts that begin as this one does."""
+    return "^" + re.escape(text.strip().splitlines()[0])

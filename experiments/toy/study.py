@@ -59,5 +59,5 @@ def load(config: Mapping[str, Any]) -> Study:
         test=held_out,
         terms={"answered": answered, "all_answered": all_answered},
         demonstrations=demonstrations,
-        corpus=[*PARTNERS, *PARTNERS.values(), "partner"],
+        corpus=[" ".join((*PARTNERS, *PARTNERS.values(), "partner"))] + [*PARTNERS, *PARTNERS.values(), "partner"] * 4,
     )

@@ -117,18 +117,18 @@ def _scored(
 def _reward_figures(scores: Sequence[Score]) -> dict[str, float]:
     """Means over the valid scores, each component beside the total."""
     valid = [score for score in scores if score.valid]
-    figures = {"reward/invalid": float(len(scores) - len(valid))}
+    figures = {"reward/invalid_fraction": (len(scores) - len(valid)) / max(1, len(scores))}
     if not valid:
         return figures
     totals = np.array([score.total for score in valid])
     figures |= {
         "reward/mean": float(totals.mean()),
         "reward/std": float(totals.std()),
-        "reward/outcome": float(np.mean([score.outcome for score in valid])),
+        "reward/outcome_mean": float(np.mean([score.outcome for score in valid])),
     }
     for name in dict.fromkeys(name for score in valid for name in score.components):
         values = [score.components[name] for score in valid if name in score.components]
-        figures[f"reward/component/{name}"] = float(np.mean(values))
+        figures[f"reward/{name}_mean"] = float(np.mean(values))
     return figures
 
 

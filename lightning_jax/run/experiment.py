@@ -185,7 +185,7 @@ class _Experiment:
             loop = Loop(
                 folder=self.folder, label=label, seed=parts.seed, train_config=parts.train, eval_config=parts.eval,
                 credit=parts.credit, baseline=parts.baseline, composition=parts.composition, study=study,
-                learner=learner, publisher=publisher, collector=Collector(client, AgentNaming(study.agents), consumer=label),
+                learner=learner, publisher=publisher, collector=Collector(client, AgentNaming.of(study.agents), consumer=label),
                 metrics=metrics, board=self.board, checkpoints=checkpoints, tasks=study.task_index(),
             )  # fmt: skip
             return self._acts(loop, study, state, first_step)

@@ -109,7 +109,7 @@ class Loop:
         clock.lap("update_s")
         self.publisher.publish(state["params"], step + 1)
         clock.lap("publish_s")
-        values = {**rollout_metrics(trajectories, scores), **credit_stats, **learner_metrics}
+        values = {**rollout_metrics(trajectories), **credit_stats, **learner_metrics}
         self.metrics.metrics(step + 1, values)
         artifacts.write_rows(
             self.folder / "transitions", f"step-{step + 1:06d}", artifacts.transition_rows(trajectories, scores, scored)
@@ -160,24 +160,17 @@ class Loop:
             return self.collector.collect(rollouts, on_result)
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory], scores: Sequence[Score]) -> dict[str, float]:
-    """Figures of one step's rollouts. Means are over valid rollouts; the others are counted by status."""
-    valid = [s for s in scores if s.valid]
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Figures of one step's rollouts as the agents made them; rewards are credit's to report."""
     calls = [t for trajectory in trajectories for t in trajectory.transitions]
     count = max(1, len(trajectories))
-    values = {
-        "reward/mean": _mean([s.total for s in valid]),
-        "reward/outcome_mean": _mean([s.outcome for s in valid]),
+    return {
         "rollout/calls_mean": len(calls) / count,
-        "rollout/invalid_fraction": 1 - len(valid) / count,
         "rollout/failed_fraction": sum(t.outcome.status != "succeeded" for t in trajectories) / count,
         "rollout/response_tokens_mean": _mean([len(c.response_ids) for c in calls]),
         "rollout/prompt_tokens_mean": _mean([len(c.prompt_ids) for c in calls]),
         "rollout/truncated_fraction": _mean([c.finish_reason == "length" for c in calls]),
     }
-    for name in sorted({name for s in valid for name in s.components}):
-        values[f"reward/{name}_mean"] = _mean([s.components[name] for s in valid if name in s.components])
-    return values
 
 
 def _mean(values: Sequence[float]) -> float:

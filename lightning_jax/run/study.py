@@ -31,7 +31,7 @@ class Study:
     validation: Sequence[Task]  # never trained on; for choices made during development
     test: Sequence[Task]  # held out; evaluated before and after
     terms: Mapping[str, Term]  # reward terms by name
-    agents: Sequence[tuple[str, str]] = ()  # (regex on the system prompt, agent name), first match wins
+    agents: Mapping[str, str] = field(default_factory=dict)  # agent name → regex on the system prompt, first match wins
     demonstrations: Sequence[Demonstration] = ()
     corpus: Sequence[str] = field(default_factory=tuple)  # texts a tokenizer may be trained on; no held-out answers
 

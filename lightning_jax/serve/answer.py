@@ -1,6 +1,6 @@
 """One answer on its way: n generations, their text, and their records.
 
-An answer lives apart from the connections that wait for it, so that a retry can join it and a disconnect does not end it.
+An answer lives apart from the connections that wait for it: a retry can join it, and a disconnect does not end it.
 Order that must hold: sampled → recorded in the sink, durably → the end is told to whoever waits.
 """
 

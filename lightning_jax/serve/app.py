@@ -1,7 +1,7 @@
 """The policy server's HTTP front: OpenAI's chat completions and what goes with them.
 
-Every route exists twice, at /v1/... and under /rollout/{rollout}/attempt/{attempt}/v1/..., the base URL that an attempt is
-handed. Bodies are read by hand: a request costs a fraction of what validation models would take.
+Every route exists twice, at /v1/... and under /rollout/{rollout}/attempt/{attempt}/v1/..., the base URL that an attempt
+is handed. Bodies are read by hand: a request costs a fraction of what validation models would take.
 """
 
 from __future__ import annotations

@@ -48,7 +48,10 @@ def write_tokens(
 def write_chunks(
     keys: Blocks, values: Blocks, k: jax.Array, v: jax.Array, slots: jax.Array, starts: jax.Array
 ) -> tuple[Blocks, Blocks]:
-    """Write a chunk of positions of some slots. k [R,K,h,C], v [R,K,C,h]; slots, starts i32[R]; a slot ≥ S is dropped."""
+    """Write a chunk of positions of some slots.
+
+    k [R,K,h,C], v [R,K,C,h]; slots, starts i32[R]; a slot ≥ S is dropped.
+    """
     size, count = keys[0].shape[-1], keys[0].shape[0]
     new_keys, new_values = [], []
     for number, (block_k, block_v) in enumerate(zip(keys, values, strict=True)):
@@ -79,8 +82,9 @@ def attend(
 ) -> jax.Array:
     """Causal attention of T queries per row to the cached keys of its slot.
 
-    q [R,T,K,G,h]; positions i32[R,T] of the queries; last i32: no query that matters lies beyond it; window: keys further back
-    are not seen; slots i32[R]: row r looks at slot slots[r] (None: row r is slot r). Returns [R,T,K,G,h] in q's dtype.
+    q [R,T,K,G,h]; positions i32[R,T] of the queries; last i32: no query that matters lies beyond it; window: keys
+    further back are not seen; slots i32[R]: row r looks at slot slots[r] (None: at slot r). Returns [R,T,K,G,h] in
+    q's dtype.
     """
     rows, tokens, heads, groups, size_h = q.shape
     size = keys[0].shape[-1]

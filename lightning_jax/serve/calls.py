@@ -1,7 +1,7 @@
 """What a call is given before it is sampled: its number, its seed, its id, and the name of who speaks.
 
-Invariant: a seed depends on the rollout's seed, the prompt and how often that prompt came before in the attempt, never on
-arrival order or the clock; so concurrent sub-agents get the same samples however they interleave.
+Invariant: a seed depends on the rollout's seed, the prompt and how often that prompt came before in the attempt, never
+on arrival order or the clock; so concurrent sub-agents get the same samples however they interleave.
 """
 
 from __future__ import annotations

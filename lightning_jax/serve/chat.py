@@ -47,7 +47,7 @@ class ChatService:
         self.aborted = 0
 
     def begin(self, chat: ChatRequest, grant: Grant | None) -> Answer:
-        """Submit the request to the engine and return its answer, which goes on by itself. ApiError where it can't be served."""
+        """Submit to the engine and return the answer, which goes on by itself. ApiError where it can't be served."""
         prompt = self._prompt(chat)
         self._check(chat, prompt, grant)
         choices = [self._choice(chat, prompt, grant, index) for index in range(chat.n)]
@@ -104,7 +104,7 @@ class ChatService:
         return Choice(index, new_call_id(), sequence, seed, request, ResponseText(self._tokenizer.decode, chat.stop))
 
     def _sampling(self, chat: ChatRequest, prompt: IntArray, grant: Grant | None, seed: int) -> GenerationRequest:
-        """The client's parameters under what the trainer imposes; training samples from the policy itself unless told otherwise."""
+        """The client's parameters under what the trainer imposes; training samples from the policy itself."""
         temperature, top_p = chat.temperature, chat.top_p
         wish = chat.max_tokens if chat.max_tokens is not None else self._config.default_max_tokens
         if grant is not None:

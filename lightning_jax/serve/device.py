@@ -80,6 +80,6 @@ def _check_same(old: Params, new: Params) -> None:
     for (path, a), (_, b) in zip(before, after, strict=True):
         if a.shape != b.shape or a.dtype != b.dtype:
             raise ValueError(
-                f"published weight {jax.tree_util.keystr(path)} is {b.dtype}{list(b.shape)}, the engine was compiled for "
-                f"{a.dtype}{list(a.shape)}: start a new engine for another architecture"
+                f"published weight {jax.tree_util.keystr(path)} is {b.dtype}{list(b.shape)}, the engine was compiled "
+                f"for {a.dtype}{list(a.shape)}: start a new engine for another architecture"
             )

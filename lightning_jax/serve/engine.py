@@ -1,8 +1,8 @@
 """The engine: continuous batching over fixed slots, by one thread that owns the device.
 
-Every cycle seats waiting requests, prefills them (whole chunks first, because a decode costs the same for one slot as for
-all), dispatches the next decode and only then reads the one before: the device never waits for Python. What a request
-gets depends on the request and the weights alone, so none of this scheduling can be seen in a result.
+Every cycle seats waiting requests, prefills them (all of them first, because a decode costs the same for one slot as
+for all), dispatches the next decode and only then reads the one before: the device never waits for Python. What a
+request gets depends on the request and the weights alone, so none of this scheduling can be seen in a result.
 
 New weights: requests that arrive during `publish` wait, running ones finish with the version they began with, then
 the engine flips between two dispatches.
@@ -45,6 +45,18 @@ __all__ = [
     "PromptTooLong",
     "QueueFull",
 ]
+COUNTERS = (
+    "prompt_tokens_total",
+    "prefill_tokens_total",
+    "prefix_tokens_copied_total",
+    "prefill_dispatches_total",
+    "decode_dispatches_total",
+    "generated_tokens_total",
+    "finished_stop_total",
+    "finished_length_total",
+    "finished_abort_total",
+    "publishes_total",
+)
 logger = logging.getLogger(__name__)
 
 
@@ -67,7 +79,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._failure: BaseException | None = None
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self._seconds: dict[str, float] = {"dispatch_seconds_total": 0.0, "device_wait_seconds_total": 0.0}
 
     @property
@@ -124,7 +136,7 @@ class Engine:
             self._check_room(count)
 
     def cancel(self, generation: Generation) -> None:
-        """Stop a generation; its result has what was sampled so far and finish_reason "abort". No effect on a finished one."""
+        """Stop a generation: its result is what was sampled so far, finish_reason "abort". Ignored once finished."""
         with self._wake:
             self._cancelled.append(generation)
             self._wake.notify()
@@ -132,7 +144,8 @@ class Engine:
     def publish(self, params: Any, version: int, timeout_s: float | None = 600.0) -> None:
         """Flip to new weights between two requests; returns once new requests are sampled from them.
 
-        The caller's arrays are copied and may be donated afterwards. ValueError where shapes differ from those at start.
+        The caller's arrays are copied and may be donated afterwards. ValueError where shapes differ from those at
+        start; the old weights then go on serving.
         """
         flipped: Future[None] = Future()
         with self._wake:

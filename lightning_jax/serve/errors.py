@@ -1,6 +1,6 @@
 """Refusals as OpenAI clients know them: a status and `{"error": {message, type, param, code}}`.
 
-Statuses are chosen by what the SDK does with them: it retries 408, 409, 429 and 5xx, and gives up at once on the others;
+Statuses are chosen by what the SDK does with them: it retries 408, 409, 429 and 5xx, and gives up at once on others;
 so an ended attempt is 410, never 409.
 """
 

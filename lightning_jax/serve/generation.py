@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out. Token ids only: text, templates and stop strings live in front of it."""
+"""What goes into the engine and what comes out. Token ids only: text, templates and stop strings are not its affair."""
 
 from __future__ import annotations
 

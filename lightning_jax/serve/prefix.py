@@ -1,7 +1,8 @@
 """The prefix cache's book: which chunk of which exact token prefix lies where in the device's pool.
 
 A chunk's keys and values depend on all tokens up to its end and on nothing else, and a chunk always starts at a
-multiple of the chunk size; so a copy has the bits that computing it again would give. Keys are chained hashes of the tokens.
+multiple of the chunk size; so a copy has the bits that computing it again would give. Keys are chained hashes of the
+tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from lightning_jax.types import IntArray
 
 
 def chunk_keys(tokens: IntArray, chunk: int) -> list[bytes]:
-    """One key per chunk of tokens i32[n], the shorter last one included; each stands for the whole prefix to its end."""
+    """One key per chunk of tokens i32[n], a shorter last one included; each stands for the whole prefix to its end."""
     data, keys, key = tokens.tobytes(), [], b""
     for start in range(0, len(data), 4 * chunk):
         key = hashlib.blake2b(key + data[start : start + 4 * chunk], digest_size=16).digest()

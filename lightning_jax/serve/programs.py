@@ -1,8 +1,8 @@
 """The three device programs of the engine, in one place: prefill, load, decode.
 
-Each is compiled ahead of time for the only shapes it will ever see; a call with other shapes is an error that names them.
-All shapes are fixed (unused rows are aimed past the last slot and dropped), which is what makes a row's bits independent
-of its neighbours. The state is donated: every program returns the next state and the last one must not be used again.
+Each is compiled ahead of time for the only shapes it will ever see; a call with other shapes is an error that names
+them. Unused rows are aimed past the last slot and dropped: fixed shapes are what makes a row's bits independent of its
+neighbours. The state is donated: every program returns the next state and the last one must not be used again.
 
 S slots, N decode steps, R prefill rows, C chunk, E rows of a load.
 """
@@ -53,13 +53,13 @@ def new_state(config: ModelConfig, engine: EngineConfig, pool_size: int, dtype: 
 
 @partial(jax.jit, static_argnames="dtype")
 def serving_params(params: Params, dtype: str) -> Params:
-    """Stacked training parameters → a list of layers in the compute dtype, as copies that outlive the caller's donation."""
+    """Stacked training parameters → a list of layers in the compute dtype, as copies: the caller may donate his."""
 
     def copied(x: jax.Array, to: str) -> jax.Array:
         return jnp.array(x.astype(to), copy=True)
 
     count = params["layers"]["q"].shape[0]
-    layers = [{name: copied(leaf[l], dtype) for name, leaf in params["layers"].items()} for l in range(count)]
+    layers = [{name: copied(leaf[i], dtype) for name, leaf in params["layers"].items()} for i in range(count)]
     out: Params = {
         "embed": copied(params["embed"], dtype),
         "final_norm": copied(params["final_norm"], dtype),
@@ -149,7 +149,8 @@ def prefill(
 ) -> State:
     """Compute one chunk of keys and values for up to R slots, and keep copies in the pool.
 
-    tokens i32[R,C]; rows i32[R,3]: slot (≥ S: unused), start (a multiple of C), index in the pool (≥ its size: not kept).
+    tokens i32[R,C]; rows i32[R,3]: slot (≥ S: unused), start (a multiple of C), index in the pool (≥ its size: not
+    kept).
     """
     slots, starts, pool_index = rows[:, 0], rows[:, 1], rows[:, 2]
     positions = starts[:, None] + jnp.arange(engine.prefill_chunk)
@@ -200,8 +201,8 @@ def _guarded(name: str, compiled: Any) -> Callable[..., Any]:
             return compiled(*args)
         except TypeError as error:
             raise ValueError(
-                f"the engine's {name} program was called with shapes or dtypes it was not compiled for; published weights "
-                f"must keep the shapes of those the engine was started with: {error}"
+                f"the engine's {name} program was called with shapes or dtypes it was not compiled for; published "
+                f"weights must keep the shapes of those the engine was started with: {error}"
             ) from error
 
     return call

@@ -1,7 +1,7 @@
 """A client's retry is the same call: it joins the generation under way, or gets the finished answer again.
 
-OpenAI's SDKs send a retry as the same bytes with `x-stainless-retry-count` above 0; others send an Idempotency-Key. The same
-bytes without a mark are a new sample (self-consistency sends them on purpose).
+OpenAI's SDKs send a retry as the same bytes with `x-stainless-retry-count` above 0; others send an Idempotency-Key. The
+same bytes without a mark are a new sample (self-consistency sends them on purpose).
 """
 
 from __future__ import annotations

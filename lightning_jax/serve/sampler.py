@@ -24,8 +24,9 @@ def uniforms(seeds: jax.Array, positions: jax.Array) -> jax.Array:
 def _prefix_sums(x: jax.Array) -> jax.Array:
     """Running sums over the last axis, as a product with a triangle of ones.
 
-    Every column sums the same terms in the same order with some of them zero, and rounding is monotone; so the sums never fall and
-    stay equal where a term is zero: a token of probability zero cannot be drawn. A tree-shaped scan promises neither.
+    Every column sums the same terms in the same order with some of them zero, and rounding is monotone; so the sums
+    never fall and stay equal where a term is zero: a token of probability zero cannot be drawn. A tree-shaped scan
+    promises neither.
     """
     width = x.shape[-1]
     triangle = jnp.asarray(np.triu(np.ones((width, width), np.float32)))
@@ -54,7 +55,7 @@ def inverse_cdf(probs: jax.Array, u: jax.Array) -> jax.Array:
 
 
 def nucleus_floor(probs: jax.Array, top_p: jax.Array) -> jax.Array:
-    """Smallest probability kept by top_p: the fewest tokens, likeliest first, that reach top_p. f32[S,V], f32[S] → f32[S].
+    """Smallest probability kept by top_p: the fewest tokens, likeliest first, that reach it. f32[S,V], f32[S] → f32[S].
 
     Equal probabilities at the border are all kept; rows with top_p ≥ 1 keep everything.
     """
@@ -62,6 +63,13 @@ def nucleus_floor(probs: jax.Array, top_p: jax.Array) -> jax.Array:
     before = jnp.cumsum(ordered, axis=-1) - ordered
     kept = jnp.where(before < top_p[:, None], ordered, jnp.inf)
     return jnp.where(top_p < 1.0, jnp.min(kept, axis=-1), 0.0)
+
+
+def first_maximum(x: jax.Array) -> jax.Array:
+    """Index of the first maximum of each row; two plain reductions, which CPUs vectorise and argmax they don't."""
+    vocab = x.shape[-1]
+    at_top = jnp.where(x == x.max(-1, keepdims=True), jnp.arange(vocab, dtype=jnp.int32), vocab - 1)
+    return at_top.min(-1)
 
 
 def sample(
@@ -77,7 +85,7 @@ def sample(
     logps = jax.nn.log_softmax(scaled, axis=-1)
     probs = jnp.exp(logps)
     narrowed = (top_p < 1.0) & ~greedy
-    # Sorting V costs more than the rest of the step; the branch returns only a floor, so rows without top_p keep their bits.
+    # Sorting V costs more than the rest of the step; the branch gives only a floor: rows without top_p keep their bits.
     floor = jax.lax.cond(
         jnp.any(narrowed),
         lambda: nucleus_floor(probs, jnp.where(narrowed, top_p, 1.0)),
@@ -85,6 +93,6 @@ def sample(
     )
     kept = jnp.where(probs >= floor[:, None], probs, 0.0)
     drawn = inverse_cdf(kept, uniforms(seeds, positions))
-    tokens = jnp.where(greedy, jnp.argmax(logits, axis=-1).astype(jnp.int32), drawn)
+    tokens = jnp.where(greedy, first_maximum(logits), drawn)
     chosen = jnp.take_along_axis(logps, tokens[:, None], axis=1)[:, 0]
     return tokens, jnp.where(narrowed, chosen - jnp.log(kept.sum(-1)), chosen)

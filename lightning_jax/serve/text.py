@@ -1,7 +1,7 @@
 """From sampled ids to text, while they come: no half characters, no half stop strings, no difference to decoding once.
 
-Invariant: what `take` has given out, joined, is a prefix of the final text; and where a stop string ends a response, the
-ids kept are those up to the token that completed it, whatever the size of the chunks they came in.
+Invariant: what `take` has given out, joined, is a prefix of the final text; and where a stop string ends a response,
+the ids kept are those up to the token that completed it, whatever the size of the chunks they came in.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ def test_invalid_scores_are_left_out_and_masked() -> None:
     transitions, figures = score_transitions(trajectories, scores, CreditConfig(), BaselineConfig())
     assert advantages(transitions) == {"a": [0.5, 0.5], "b": [-0.5, -0.5], "c": [0.0, 0.0]}
     assert [one.loss_weight for one in transitions] == [1, 1, 1, 1, 0, 0]
-    assert figures["reward/invalid"] == 1
-    assert figures["reward/mean"] == figures["reward/component/task"] == 0.5
+    assert figures["reward/invalid_fraction"] == 1 / 3
+    assert figures["reward/mean"] == figures["reward/task_mean"] == 0.5
 
 
 def test_credited_rewards_without_a_baseline_are_returns() -> None:

@@ -71,7 +71,7 @@ sqlite_only = pytest.mark.skipif(bool(POSTGRES), reason="looks into the SQLite f
 
 @pytest.fixture
 def store_url(tmp_path: Path) -> Iterator[str]:
-    """A fresh SQLite file, or a fresh database of the PostgreSQL server named by the environment."""
+    """A fresh SQLite file, or a fresh database (left behind) of the scratch PostgreSQL server the environment names."""
     if not POSTGRES:
         yield f"sqlite:///{tmp_path / 'store.sqlite'}"
         return
@@ -79,9 +79,8 @@ def store_url(tmp_path: Path) -> Iterator[str]:
     engine = create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {name}")
-        yield engine.url.set(database=name).render_as_string(hide_password=False)
-        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
     engine.dispose()
+    yield engine.url.set(database=name).render_as_string(hide_password=False)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ BATCH = BatchConfig(buckets=(64,), micro_batch_tokens=256)
 
 def params(seed: int = 0) -> Params:
     """Scaled up, so that attention and the head are far from uniform and a wrong mask shows."""
-    return jax.tree.map(lambda x: x * 4 if x.ndim > 1 else x, init_params(MODEL, jax.random.key(seed)))
+    return jax.tree.map(lambda x: x * 2 if x.ndim > 1 else x, init_params(MODEL, jax.random.key(seed)))
 
 
 def learner(

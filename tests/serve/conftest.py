@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer as Backend, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
 
 from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.tokenizer import Tokenizer
@@ -146,6 +147,18 @@ def serving(engine: Engine, tokenizer: Tokenizer, **settings: Any) -> Iterator[S
         yield Server(f"http://127.0.0.1:{http.start()}", engine, sink)
     finally:
         http.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Engines of the same shapes share their compiled programs through JAX's compilation cache."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update(names[0], str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update(names[1], 0.0)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
 
 
 @pytest.fixture(scope="session")

@@ -164,7 +164,10 @@ def test_order_of_arrival_changes_no_sample(engine, tokenizer):
             out.setdefault(call.request["messages"][0]["content"], set()).add(tuple(call.response_ids.tolist()))
         return out
 
-    with serving(engine, tokenizer, default_max_tokens=10) as one, serving(engine, tokenizer, default_max_tokens=10) as two:
+    with (
+        serving(engine, tokenizer, default_max_tokens=10) as one,
+        serving(engine, tokenizer, default_max_tokens=10) as two,
+    ):
         first, second = ask(one, list(range(8))), ask(two, list(range(7, -1, -1)))
     assert first == second
     assert all(len(samples) == 2 for samples in first.values())  # a repeated prompt is another sample
@@ -229,7 +232,9 @@ def test_bad_bodies(server):
     assert post(server, b"[1]", 1).status_code == 400
     assert post(server, b"[" * 100_000, 1).status_code == 400
     assert post(server, b"\xff\xfe", 1).status_code == 400
-    assert post(server, {"messages": [{"role": "user", "content": "\ud800 lone"}], "max_tokens": 1}, 1).status_code == 200
+    assert (
+        post(server, {"messages": [{"role": "user", "content": "\ud800 lone"}], "max_tokens": 1}, 1).status_code == 200
+    )
     with client(server, 1, max_retries=0) as api, pytest.raises(openai.BadRequestError) as error:
         api.chat.completions.create(model="m", messages=[{"role": "user", "content": "x" * 500}])
     assert error.value.code == "context_length_exceeded"
@@ -310,7 +315,7 @@ def test_calls_during_a_publish_wait_for_the_new_version(tokenizer):
         with ThreadPoolExecutor(9) as pool:
             body = {"messages": MESSAGES, "max_tokens": 120}
             before = [pool.submit(post, server, body, i) for i in range(4)]
-            eventually(lambda: engine.metrics()["slots_busy"] == 4)
+            eventually(lambda: sum(engine.metrics()[k] for k in ("prompt_tokens_total", "queue_depth")) >= 4 * 15)
             publishing = pool.submit(engine.publish, policy(1), 1)
             eventually(lambda: engine._publishing is not None or publishing.done())
             after = [pool.submit(post, server, body, i) for i in range(4, 8)]

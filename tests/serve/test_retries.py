@@ -31,7 +31,8 @@ def leave_early(server: Server, number: int = 0, body=None) -> None:
     host, port = server.root.removeprefix("http://").split(":")
     raw = json.dumps(body or BODY).encode()
     path = server.base_url(number).removeprefix(server.root) + "/chat/completions"
-    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ljx-key-{number}\r\ncontent-length: {len(raw)}\r\n\r\n"
+    lines = ["host: x", f"authorization: Bearer ljx-key-{number}", f"content-length: {len(raw)}"]
+    head = "\r\n".join([f"POST {path} HTTP/1.1", *lines, "", ""])
     before = server.engine.metrics()["prompt_tokens_total"]
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(head.encode() + raw)
@@ -51,7 +52,11 @@ def test_marked_repeat_is_replayed(server):
 
 
 def test_idempotency_key(server):
-    answers = [post(server, idempotency_key="k1"), post(server, idempotency_key="k1"), post(server, idempotency_key="k2")]
+    answers = [
+        post(server, idempotency_key="k1"),
+        post(server, idempotency_key="k1"),
+        post(server, idempotency_key="k2"),
+    ]
     ids = [a.json()["id"] for a in answers]
     assert ids[0] == ids[1] != ids[2]
     assert len(server.sink.of(0)) == 2

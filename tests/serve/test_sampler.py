@@ -17,7 +17,9 @@ def many(logits, temperature, top_p, count=20000, position=7):
     tile = jnp.tile(jnp.asarray(logits, jnp.float32), (count, 1))
     full = lambda x, t: jnp.full(count, x, t)  # noqa: E731
     seeds = jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(2654435761)
-    tokens, logps = draw(tile, full(temperature, jnp.float32), full(top_p, jnp.float32), seeds, full(position, jnp.int32))
+    tokens, logps = draw(
+        tile, full(temperature, jnp.float32), full(top_p, jnp.float32), seeds, full(position, jnp.int32)
+    )
     return np.asarray(tokens), np.asarray(logps)
 
 

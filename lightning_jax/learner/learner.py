@@ -22,7 +22,7 @@ from lightning_jax.learner.gae import explained_variance, rollout_gae, whiten
 from lightning_jax.learner.kl_control import KlMemory, next_coefficient
 from lightning_jax.learner.objective import Batch, Setting
 from lightning_jax.learner.optimizer import OptimizerConfig, optimizer
-from lightning_jax.learner.state import TrainState, init_state
+from lightning_jax.learner.state import TrainState, copied, init_state
 from lightning_jax.learner.step import Programs, make_programs
 from lightning_jax.model.config import ModelConfig, Precision
 from lightning_jax.model.sharding import DEFAULT_RULES, ShardingRules, make_mesh
@@ -91,7 +91,7 @@ class Learner:
                 if self.algo.reference:
                     programs.evaluate(state["reference"], self._device_batch(micro, {}))
                 grads, _ = programs.policy(state["params"], programs.zeros(state["params"]), batch, scalars)
-            copy = jax.tree.map(lambda x: x.copy(), {k: state[k] for k in ("params", "opt_state", "step")})
+            copy = copied({k: state[k] for k in ("params", "opt_state", "step")})
             jax.block_until_ready(programs.apply(copy["params"], copy["opt_state"], copy["step"], grads))
         self._warm = self.compiled
         return self._warm

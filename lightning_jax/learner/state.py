@@ -56,10 +56,16 @@ def place_params(params: Params, model: ModelConfig, algo: AlgoConfig, mesh: Mes
         if tuple(x.shape) != info.shape:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
             raise ValueError(f"parameter {name} has shape {tuple(x.shape)}, the model config asks for {info.shape}")
-        return jnp.copy(jax.device_put(x, named(mesh, rules, info.axes)))
+        placed: jax.Array = jax.device_put(x, named(mesh, rules, info.axes))
+        return placed
 
-    placed: Params = jax.tree_util.tree_map_with_path(place, infos, given)
+    placed: Params = copied(jax.tree_util.tree_map_with_path(place, infos, given))
     return placed
+
+
+def copied(tree: Any) -> Any:
+    """New buffers with the same content and placement, by one program for the whole tree."""
+    return jax.jit(lambda t: jax.tree.map(jnp.copy, t))(tree)
 
 
 def init_state(
@@ -81,7 +87,7 @@ def init_state(
         "key": jax.device_put(np.asarray(jax.random.key_data(jax.random.key(algo.seed))), whole),
     }
     if algo.reference:
-        state["reference"] = jax.tree.map(jnp.copy, {k: v for k, v in placed.items() if k != "value"})
+        state["reference"] = copied({k: v for k, v in placed.items() if k != "value"})
         state["kl"] = jax.device_put(
             {
                 "coef": np.float32(algo.kl_coef),

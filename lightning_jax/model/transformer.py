@@ -39,7 +39,8 @@ class ParameterInfo:
 def parameters(config: ModelConfig) -> dict[str, Any]:
     """The abstract tree: nested dict of ParameterInfo, same structure as the params."""
     c, layers = config, config.num_layers
-    std, out_std = 0.02, 0.02 / math.sqrt(2 * config.num_layers)
+    # variance 1/fan-in keeps activations at scale 1 whatever the width; what adds to the residual stream is scaled down
+    std, depth = c.embed_dim**-0.5, (2 * config.num_layers) ** -0.5
     qkv_axes = ("layers", "heads", None, "embed")
     layer: dict[str, ParameterInfo] = {
         "attn_norm": ParameterInfo((layers, c.embed_dim), ("layers", None), None),
@@ -53,12 +54,12 @@ def parameters(config: ModelConfig) -> dict[str, Any]:
         "o": ParameterInfo(
             (layers, c.embed_dim, c.num_kv_heads, c.num_groups, c.head_dim),
             ("layers", "embed", "heads", None, None),
-            out_std,
+            depth * (c.num_heads * c.head_dim) ** -0.5,
         ),
         "mlp_norm": ParameterInfo((layers, c.embed_dim), ("layers", None), None),
         "gate": ParameterInfo((layers, c.mlp_dim, c.embed_dim), ("layers", "mlp", "embed"), std),
         "up": ParameterInfo((layers, c.mlp_dim, c.embed_dim), ("layers", "mlp", "embed"), std),
-        "down": ParameterInfo((layers, c.embed_dim, c.mlp_dim), ("layers", "embed", "mlp"), out_std),
+        "down": ParameterInfo((layers, c.embed_dim, c.mlp_dim), ("layers", "embed", "mlp"), depth * c.mlp_dim**-0.5),
     }
     if c.qkv_bias:
         layer["q_bias"] = ParameterInfo(

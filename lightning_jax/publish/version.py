@@ -10,13 +10,22 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load, save
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save
 
 from lightning_jax.types import PolicyVersion
 
 NOT_SERVED = frozenset({"value"})
+_DTYPES: dict[str, Any] = {
+    "F64": np.float64,
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": jnp.bfloat16,
+    "I32": np.int32,
+}
 
 
 def flatten(params: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -67,9 +76,15 @@ def safetensors_bytes(params: Mapping[str, Any]) -> bytes:
 
 
 def params_from_safetensors(content: bytes) -> dict[str, Any]:
-    """Nested dict of host arrays; ValueError where the bytes are no safetensors file."""
+    """Nested dict of host arrays; ValueError where the bytes are no safetensors file or hold another dtype."""
     try:
-        flat = load(content)
-    except Exception as error:
+        tensors = deserialize(content)
+    except SafetensorError as error:
         raise ValueError(f"{len(content)} bytes are no safetensors file: {error}") from error
+    flat = {}
+    for name, tensor in tensors:
+        if tensor["dtype"] not in _DTYPES:
+            raise ValueError(f"parameter {name} has dtype {tensor['dtype']}; served are {sorted(_DTYPES)}")
+        dtype = np.dtype(_DTYPES[tensor["dtype"]])
+        flat[name] = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"]).copy()
     return unflatten(flat)

@@ -31,6 +31,7 @@ from lightning_jax.serve.generation import (
     PromptTooLong,
     QueueFull,
     TokenChunk,
+    check_request,
 )
 from lightning_jax.serve.prefix import PrefixCache
 from lightning_jax.serve.slots import Occupant, SlotTable
@@ -113,22 +114,7 @@ class Engine:
 
     def check(self, request: GenerationRequest) -> None:
         """Raise ValueError where the request cannot be served."""
-        length, limit = len(request.prompt_ids), self.config.max_length
-        if length < 1:
-            raise ValueError("the prompt is empty: there is nothing to continue")
-        if length >= limit:
-            raise PromptTooLong(f"the prompt has {length} tokens; max_length is {limit}, prompt and answer together")
-        low, high = int(np.min(request.prompt_ids)), int(np.max(request.prompt_ids))
-        if low < 0 or high >= self.model.vocab_size:
-            raise ValueError(
-                f"prompt ids span {low}..{high}; the model's vocabulary has {self.model.vocab_size} tokens"
-            )
-        if request.max_tokens < 1:
-            raise ValueError(f"max_tokens is {request.max_tokens}; it must be at least 1")
-        if not 0.0 <= request.temperature <= 100.0 or not 0.0 < request.top_p <= 1.0:
-            raise ValueError(
-                f"temperature is {request.temperature} and top_p {request.top_p}; they must lie in [0, 100] and (0, 1]"
-            )
+        check_request(request, self.model.vocab_size, self.config.max_length)
 
     def check_room(self, count: int) -> None:
         """Raise QueueFull where `count` more requests would not fit, EngineStopped where none are taken."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+import numpy as np
+
 from lightning_jax.types import FinishReason, FloatArray, IntArray
 
 
@@ -50,6 +52,24 @@ class GenerationResult:
     rollout_logps: FloatArray  # f32[R], under the distribution sampled
     finish_reason: FinishReason  # stop | length | abort
     policy_version: int  # one version for the whole sequence
+
+
+def check_request(request: GenerationRequest, vocab_size: int, max_length: int) -> None:
+    """Raise PromptTooLong or ValueError where no engine of these sizes can serve the request."""
+    length, limit = len(request.prompt_ids), max_length
+    if length < 1:
+        raise ValueError("the prompt is empty: there is nothing to continue")
+    if length >= limit:
+        raise PromptTooLong(f"the prompt has {length} tokens; max_length is {limit}, prompt and answer together")
+    low, high = int(np.min(request.prompt_ids)), int(np.max(request.prompt_ids))
+    if low < 0 or high >= vocab_size:
+        raise ValueError(f"prompt ids span {low}..{high}; the model's vocabulary has {vocab_size} tokens")
+    if request.max_tokens < 1:
+        raise ValueError(f"max_tokens is {request.max_tokens}; it must be at least 1")
+    if not 0.0 <= request.temperature <= 100.0 or not 0.0 < request.top_p <= 1.0:
+        raise ValueError(
+            f"temperature is {request.temperature} and top_p {request.top_p}; they must lie in [0, 100] and (0, 1]"
+        )
 
 
 class Generation:

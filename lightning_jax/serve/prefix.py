@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Set
 
 from lightning_jax.types import IntArray
 
@@ -47,11 +48,16 @@ class PrefixCache:
             if key in self._places:
                 self._places.move_to_end(key)
 
-    def insert(self, key: bytes) -> int:
-        """A place for a chunk about to be computed, evicting the least recently used; capacity must not be 0."""
+    def insert(self, key: bytes, keep: Set[bytes] = frozenset()) -> int | None:
+        """A place for a chunk about to be computed, evicting the least recently used; None where all must be kept.
+
+        keep: chunks computed by the same dispatch, whose places are being written and cannot be given away again.
+        """
         if not self._free:
-            _, place = self._places.popitem(last=False)
-            self._free.append(place)
+            victim = next((old for old in self._places if old not in keep), None)
+            if victim is None:
+                return None
+            self._free.append(self._places.pop(victim))
             self.evicted += 1
         place = self._free.pop()
         self._places[key] = place

@@ -16,6 +16,8 @@ from lightning_jax.serve.generation import Generation
 from lightning_jax.serve.prefix import PrefixCache, chunk_keys
 from lightning_jax.types import IntArray
 
+NOWHERE = int(np.iinfo(np.int32).max)  # a place past the pool's end: dropped by the device
+
 
 @dataclass(slots=True, eq=False)
 class Occupant:
@@ -151,11 +153,12 @@ class SlotTable:
         return control
 
     def _place(self, key: bytes, in_plan: set[bytes]) -> int:
-        if self._prefix.capacity == 0:
-            return int(np.iinfo(np.int32).max)
+        """Where the pool keeps the chunk; NOWHERE without room. Copies run before their places are rewritten."""
+        place = self._prefix.insert(key, in_plan)
+        if place is None:
+            return NOWHERE
         in_plan.add(key)
-        # Copies run before the computed chunks overwrite evicted places, so an eviction within one plan is safe.
-        return self._prefix.insert(key)
+        return place
 
     def _start_decoding(self, occupant: Occupant) -> None:
         request = occupant.generation.request
@@ -175,6 +178,6 @@ class SlotTable:
 def _padded(rows: list[tuple[int, int, int]], count: int, slots: int) -> NDArray[np.int32]:
     out = np.zeros((count, 3), np.int32)
     out[:, 0] = slots  # past the last slot: dropped
-    out[:, 2] = np.iinfo(np.int32).max
+    out[:, 2] = NOWHERE
     out[: len(rows)] = rows
     return out

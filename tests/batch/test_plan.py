@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_si
 @given(SEQUENCES)
 def test_trie_holds_every_sequence_and_each_prefix_once(sequences: list[list[int]]) -> None:
     ordered = sorted((np.array(s, np.int32) for s in sequences), key=sort_key)
-    shared = [0] + [common_prefix(a, b) for a, b in zip(ordered[:-1], ordered[1:], strict=True)]
+    shared = [0] + [common_prefix(a, b) for a, b in pairwise(ordered)]
     trie = build_trie(ordered, shared)
     prefixes = {tuple(s[: n + 1]) for s in sequences for n in range(len(s))}
     assert trie.tokens.size == len(prefixes)

@@ -43,7 +43,9 @@ def test_aggregations_of_verl(variant: str) -> None:
             continue
         name, constant = NAMES[case["mode"]]
         weights = token_weights(rows(mask), name, constant=case.get("loss_scale_factor", constant))
-        assert weighted_sum(loss, mask, weights) == pytest.approx(case["value"], rel=1e-6)  # verl adds 1e-8 to denominators
+        assert weighted_sum(loss, mask, weights) == pytest.approx(
+            case["value"], rel=1e-6
+        )  # verl adds 1e-8 to denominators
         checked += 1
     assert checked == 5
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 
 from lightning_jax.batch import BatchConfig
 from lightning_jax.learner.config import AlgoConfig
 from lightning_jax.learner.learner import Learner
 from lightning_jax.learner.optimizer import OptimizerConfig
 from lightning_jax.model.config import ModelConfig
-from lightning_jax.model.transformer import Params, init_params
+from lightning_jax.model.transformer import ParameterInfo, Params, parameters
 from tests.batch.examples import VOCAB
 
 MODEL = ModelConfig(
@@ -22,11 +23,22 @@ BATCH = BatchConfig(buckets=(64,), micro_batch_tokens=256)
 
 def params(seed: int = 0) -> Params:
     """Scaled up, so that attention and the head are far from uniform and a wrong mask shows."""
-    return jax.tree.map(lambda x: x * 2 if x.ndim > 1 else x, init_params(MODEL, jax.random.key(seed)))
+    rng = np.random.default_rng(seed)
+
+    def draw(info: ParameterInfo) -> np.ndarray:
+        if info.stddev is None:
+            return np.ones(info.shape, np.float32)
+        return (2 * info.stddev * rng.standard_normal(info.shape)).astype(np.float32)
+
+    return jax.tree.map(draw, parameters(MODEL))
 
 
 def learner(
-    batch: BatchConfig = BATCH, learning_rate: float = 1e-2, mesh: Any = None, grad_clip: float | None = 1.0, **algo: Any
+    batch: BatchConfig = BATCH,
+    learning_rate: float = 1e-2,
+    mesh: Any = None,
+    grad_clip: float | None = 1.0,
+    **algo: Any,
 ) -> Learner:
     optimizer = OptimizerConfig(learning_rate=learning_rate, grad_clip=grad_clip)
     return Learner(MODEL, AlgoConfig(**algo), batch, optimizer, mesh)

@@ -1,4 +1,4 @@
-"""The learner as a whole: on-policy ratio, several steps, critic, KL, supervised learning, recompiles, bad gradients."""
+"""The learner as a whole: on-policy ratio, steps, critic, KL, supervised learning, recompiles, bad gradients."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_on_policy_update_and_supervised_learning() -> None:
 
 def test_policy_gradient_prefers_what_is_rewarded() -> None:
     """Two answers to one prompt, advantage +1 and -1: the first must become likelier, the second rarer."""
-    small = learner(learning_rate=3e-3)
+    small = learner(learning_rate=3e-3, tis=None)  # every call claims one and the same rollout_logp
     state = small.init(params())
     calls = [
         transition([1, 2, 3], [5], rollout="good", advantage=1.0),
@@ -61,7 +61,7 @@ def test_policy_gradient_prefers_what_is_rewarded() -> None:
 
 
 def test_critic_epochs_kl_and_no_recompile_after_warm_up() -> None:
-    """PPO with everything on: old log-probs, value warm-up, reference KL; two buckets, two row counts, four programs."""
+    """PPO with everything on: old log-probs, value warm-up, reference KL; two buckets of two row counts each."""
     small = learner(
         BatchConfig(buckets=(32, 64), micro_batch_tokens=256),
         learning_rate=3e-3,

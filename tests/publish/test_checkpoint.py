@@ -111,7 +111,7 @@ def test_kill_while_writing_leaves_a_complete_latest(tmp_path: Path) -> None:
 
 def test_safetensors_round_trip_and_digest() -> None:
     tree = {**params(), "value": {"weight": jnp.zeros(3), "bias": jnp.zeros(())}}
-    tree["embed"] = tree["embed"].astype(jnp.bfloat16)
+    tree["embed"] = jnp.asarray(tree["embed"], jnp.bfloat16)
     back = params_from_safetensors(safetensors_bytes(tree))
     assert "value" not in back  # the critic is not served
     expected = {k: v for k, v in tree.items() if k != "value"}

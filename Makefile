@@ -34,9 +34,13 @@ lint: install ## ruff
 types: install ## mypy, the package strict
 	$(RUN) -m mypy
 
-protos: ## regenerate the gRPC stubs with the pinned generator
+.venv-protos/.installed:
 	@python="$${PYTHON:-$(PYTHON)}"; [ -n "$$python" ] || python=$$(sh scripts/find_python.sh) || exit 1; \
-	"$$python" scripts/gen_protos.py $(ARGS)
+	"$$python" -m venv .venv-protos && .venv-protos/bin/python -m pip install -q grpcio-tools==1.71.2 setuptools
+	@touch $@
+
+protos: .venv-protos/.installed ## regenerate the gRPC stubs with the pinned generator (ARGS=--check compares only)
+	.venv-protos/bin/python scripts/gen_protos.py $(ARGS)
 
 notebook: install ## open the analysis notebook
 	$(VENV)/bin/jupyter lab notebooks/analysis.ipynb

@@ -15,14 +15,19 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    packages=find_packages(include=["lightning_jax", "lightning_jax.*", "experiments", "experiments.*", "conf"]),
+    # conf/ is edited at the top of the source tree and installed inside the package, where presets_root() finds it.
+    packages=[
+        *find_packages(include=["lightning_jax", "lightning_jax.*", "experiments", "experiments.*"]),
+        "lightning_jax.conf",
+    ],
+    package_dir={"lightning_jax.conf": "conf"},
     package_data={
         "lightning_jax": ["py.typed", "_proto/**/*.pyi"],
         "experiments": ["**/*.txt", "**/*.jinja", "**/*.md"],
-        "conf": ["**/*.yaml"],
+        "lightning_jax.conf": ["**/*.yaml"],
     },
     install_requires=[
-        # jax and flax come in matching pairs (3.11: 0.10 + 0.12.8; 3.12+: 0.12 + 0.12.12): no upper caps, pip pairs them.
+        # jax and flax come in matching pairs (3.11: 0.10 + 0.12.8; 3.12+: 0.12 + 0.12.12): without caps pip pairs them.
         "jax>=0.10",
         "flax>=0.12.5",
         "optax>=0.2.8",
@@ -37,6 +42,7 @@ setup(
         "protobuf>=5.29",
         "opentelemetry-proto>=1.30",
         "hydra-core>=1.3.2",
+        "pyyaml>=6.0",
         "sqlalchemy>=2.0",
         "fastapi>=0.115",
         "uvicorn>=0.34",
@@ -67,6 +73,7 @@ setup(
             "httpx>=0.27",
             "ruff>=0.9",
             "mypy>=1.15",
+            "setuptools>=77",
         ],
     },
     classifiers=[

@@ -21,7 +21,6 @@ from experiments import artefacts, statistics
 from experiments.artefacts import Run
 from experiments.statistics import Estimate
 
-ACCURACY = "execution_accuracy"
 SPLITS = ("test", "validation", "dev", "eval")  # which one counts where there are several
 DIVERGENCE_SIGNS = ("learner/", "reward/mean")  # metrics that must stay finite
 
@@ -41,8 +40,8 @@ def percent(estimate: Estimate) -> str:
 
 
 def accuracy(run: Run, when: str) -> float | None:
-    """Execution accuracy of the evaluation before or after training (when: "eval_before", "eval_after")."""
-    value = (run.summary.get(when) or {}).get(ACCURACY)
+    """The exact task metric of the evaluation before or after training (when: "eval_before", "eval_after")."""
+    value = (run.summary.get(when) or {}).get(artefacts.metric_name(run))
     return float(value) if value is not None and math.isfinite(value) else None
 
 
@@ -77,17 +76,19 @@ def results(runs: Sequence[Run]) -> pd.DataFrame | Note:
 
 
 def by_hardness(runs: Sequence[Run]) -> pd.DataFrame | Note:
-    """Accuracy after training per hardness level in per cent, mean ± 95 % over seeds; items in the header."""
+    """Accuracy after training per level (hardness, or what the study has) in per cent, mean ± 95 % over seeds."""
     rows: dict[str, dict[str, str]] = {}
     for arm, group in artefacts.arms(runs).items():
         values: dict[str, list[float]] = {}
         for run in group:
-            for level, entry in ((run.summary.get("eval_after") or {}).get("by_hardness") or {}).items():
-                values.setdefault(f"{level} (n={entry.get('n', '?')})", []).append(float(entry[ACCURACY]))
+            levels = f"by_{run.summary.get('breakdown', 'hardness')}"
+            for level, entry in ((run.summary.get("eval_after") or {}).get(levels) or {}).items():
+                name = f"{level} (n={entry.get('n', '?')})"
+                values.setdefault(name, []).append(float(entry[artefacts.metric_name(run)]))
         if values:
             rows[arm] = {level: _over_seeds(found) for level, found in values.items()}
     if not rows:
-        return Note("No run reports accuracy by hardness (summary.json, eval_after.by_hardness).")
+        return Note("No run reports accuracy by hardness (summary.json, eval_after.by_…).")
     frame = pd.DataFrame.from_dict(rows, orient="index").fillna("–")
     order = {"easy": 0, "medium": 1, "hard": 2, "extra": 3}
     frame = frame[sorted(frame.columns, key=lambda column: (order.get(column.split(" ")[0], 9), column))]
@@ -127,7 +128,7 @@ def comparisons(runs: Sequence[Run], *, resamples: int = 2000, seed: int = 0) ->
     tables = {arm: _final_scores(group) for arm, group in artefacts.arms(runs).items()}
     tables = {arm: table for arm, table in tables.items() if table is not None}
     if len(tables) < 2:
-        return Note(f"A comparison needs two arms with evaluations.parquet; {len(tables)} found.")
+        return Note(f"A comparison needs two arms with evaluations/*.parquet; {len(tables)} found.")
     rows, p_values = [], {}
     for one, other in itertools.combinations(tables, 2):
         pair = _common(tables[one], tables[other])
@@ -188,7 +189,7 @@ def reward_components(runs: Sequence[Run]) -> pd.DataFrame | Note:
                 }
             )
     if not rows:
-        return Note("No run has transitions.parquet, so reward components cannot be set against the exact metric.")
+        return Note("No run has transitions/*.parquet, so reward components cannot be set against the exact metric.")
     return pd.DataFrame(rows).set_index(["arm", "component"])
 
 
@@ -241,8 +242,9 @@ def _item_interval(group: Sequence[Run]) -> str:
     """The binomial interval of the first finished seed: the noise floor of a single evaluation."""
     for run in group:
         entry = run.summary.get("eval_after") or {}
-        if entry.get("n") and entry.get(ACCURACY) is not None:
-            found = statistics.proportion_interval(round(entry[ACCURACY] * entry["n"]), int(entry["n"]))
+        share = entry.get(artefacts.metric_name(run))
+        if entry.get("n") and share is not None:
+            found = statistics.proportion_interval(round(share * entry["n"]), int(entry["n"]))
             return f"[{100 * found.low:.1f}, {100 * found.high:.1f}]"
     return "–"
 
@@ -271,7 +273,7 @@ def _final_scores(group: Sequence[Run]) -> pd.DataFrame | None:
         split = next((name for name in SPLITS if name in splits), splits[0])
         frame = frame[frame["split"] == split]
         frame = frame[frame["step"] == frame["step"].max()]
-        label = "db" if frame["db"].astype(str).str.len().gt(0).any() else "hardness"
+        label = "db" if frame["db"].astype(str).str.len().gt(0).any() else run.summary.get("breakdown", "hardness")
         rows[run.seed] = frame.astype({"correct": float}).groupby(["task_id", label])["correct"].mean()
     if not rows:
         return None

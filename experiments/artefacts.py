@@ -113,13 +113,18 @@ def timings(run: Run) -> pd.DataFrame | None:
 
 
 def evaluations(run: Run) -> pd.DataFrame | None:
-    """evaluations.parquet, a row per (step, item); None where absent or unreadable."""
-    return _parquet(run.path / "evaluations.parquet")
+    """evaluations/*.parquet, a row per (step, item); None where absent or unreadable."""
+    return _parquet(run.path / "evaluations")
 
 
 def transitions(run: Run, columns: Sequence[str] | None = None) -> pd.DataFrame | None:
-    """transitions.parquet, a row per transition; None where absent or unreadable."""
-    return _parquet(run.path / "transitions.parquet", columns)
+    """transitions/*.parquet, a row per transition; None where absent or unreadable."""
+    return _parquet(run.path / "transitions", columns)
+
+
+def metric_name(run: Run) -> str:
+    """Name of the study's exact task metric."""
+    return str(run.summary.get("metric", "execution_accuracy"))
 
 
 def name_of(run: Run, field_name: str) -> str:
@@ -216,12 +221,13 @@ def _by_step(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame | None:
     return numeric
 
 
-def _parquet(path: Path, columns: Sequence[str] | None = None) -> pd.DataFrame | None:
-    if not path.is_file():
-        return None
-    try:
-        frame: pd.DataFrame = pd.read_parquet(path, columns=list(columns) if columns is not None else None)
-    except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
-        logger.warning("%s is damaged and left out: %s", path, error)
-        return None
-    return frame if len(frame) else None
+def _parquet(folder: Path, columns: Sequence[str] | None = None) -> pd.DataFrame | None:
+    """All readable parts as one table, in order of name, which is that of steps."""
+    frames = []
+    for path in sorted(folder.glob("*.parquet")):
+        try:
+            frames.append(pd.read_parquet(path, columns=list(columns) if columns is not None else None))
+        except (OSError, ValueError) as error:  # pyarrow's errors are ValueErrors
+            logger.warning("%s is damaged and left out: %s", path, error)
+    frames = [frame for frame in frames if len(frame)]
+    return pd.concat(frames, ignore_index=True) if frames else None

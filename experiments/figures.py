@@ -34,8 +34,7 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.8,
 }
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666", "#A6761D")  # told apart by all
-CURVES = {
-    "eval/execution_accuracy": "execution accuracy (evaluation)",
+CURVES = {  # beside the evaluation's exact metric
     "reward/outcome_mean": "exact metric (training rollouts)",
     "reward/mean": "reward (training rollouts)",
 }
@@ -60,9 +59,11 @@ def learning_curves(runs: Sequence[Run], x: str = "step") -> Figure | Note:
     if x not in ("step", "minutes"):
         raise ValueError(f"x={x!r}; known are 'step' and 'minutes'")
     found = {run.path: frame for run in runs if (frame := artefacts.metrics(run)) is not None}
-    names = [name for name in CURVES if any(name in frame for frame in found.values())]
+    exact = sorted({artefacts.metric_name(run) for run in runs})
+    titles = {f"eval/{name}": f"{name.replace('_', ' ')} (evaluation)" for name in exact} | CURVES
+    names = [name for name in titles if any(name in frame for frame in found.values())]
     if not names:
-        return Note(f"No run has metrics.jsonl with one of {', '.join(CURVES)}.")
+        return Note(f"No run has metrics.jsonl with one of {', '.join(titles)}.")
     with mpl.rc_context(STYLE):
         figure, axes = _grid(len(names), columns=3, size=(4.6, 3.5))
         for axis, name in zip(axes, names, strict=True):
@@ -70,7 +71,7 @@ def learning_curves(runs: Sequence[Run], x: str = "step") -> Figure | Note:
                 series = {r.path: found[r.path][name].dropna() for r in group if name in found.get(r.path, ())}
                 minutes = _minutes(group) if x == "minutes" else None
                 _band(axis, series, arm, _colour(place), minutes)
-            axis.set(title=CURVES[name], xlabel="training step" if x == "step" else "minutes of training")
+            axis.set(title=titles[name], xlabel="training step" if x == "step" else "minutes of training")
             if x == "step":
                 axis.xaxis.set_major_locator(MaxNLocator(integer=True))
             if name != "reward/mean":  # shares stay between 0 and 1, however wide the band of three seeds is
@@ -93,7 +94,7 @@ def credit_heat_map(runs: Sequence[Run]) -> Figure | Note:
         if frames:
             groups[arm] = pd.concat(frames)
     if not groups:
-        return Note("No run has transitions.parquet, so there is no credit to show.")
+        return Note("No run has transitions/*.parquet, so there is no credit to show.")
     shown = dict(list(groups.items())[:MAX_ARMS])
     agents = sorted({agent for frame in shown.values() for agent in frame["agent"].unique()})
     last = max(int(frame["index"].max()) for frame in shown.values())
@@ -133,7 +134,9 @@ def reward_against_metric(runs: Sequence[Run]) -> Figure | Note:
         if frames:
             groups[arm] = pd.concat(frames).groupby(level=0).mean()
     if not groups:
-        return Note("No run has reward components (reward/<component>_mean in metrics.jsonl, or transitions.parquet).")
+        return Note(
+            "No run has reward components (reward/<component>_mean in metrics.jsonl, or transitions/*.parquet)."
+        )
     names = sorted({name for frame in groups.values() for name in frame} - {"outcome"})
     with mpl.rc_context(STYLE):
         figure, axes = _grid(len(groups), columns=3, size=(4.6, 3.3), sharey=True)

@@ -18,15 +18,16 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.schema import RunConfig, register
+from lightning_jax.presets import presets_root
 
 log = logging.getLogger(__name__)
 
-CONF = Path(__file__).resolve().parents[1] / "conf"
+CONF = presets_root()
 COMPARED = ("task", "agent", "model", "algo", "credit", "reward")  # groups whose choice names an arm of a comparison
 FAILED: list[str] = []  # folders of failed jobs of a sweep, for the exit status
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="config")
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def job(config: DictConfig) -> None:
     """One run; in a sweep, a failed run is recorded and the next one starts."""
     from lightning_jax.run.experiment import run_experiment, show_results  # jax only once the configuration holds
@@ -36,7 +37,7 @@ def job(config: DictConfig) -> None:
     plain = {**_plain(config), "choices": {group: str(chosen[group]) for group in COMPARED if group in chosen}}
     OmegaConf.save(OmegaConf.create(plain), folder / "config.yaml")
     try:
-        summary = run_experiment(plain, folder)
+        summary = run_experiment(plain, folder, admin_key=_admin_key())
     except Exception:
         if HydraConfig.get().mode is not RunMode.MULTIRUN:
             raise
@@ -60,7 +61,7 @@ def resume(folder: Path, overrides: list[str]) -> None:
     kept = [o for o in overrides if not o.startswith(("allow_changed_config", "+exp="))]
     config = OmegaConf.merge(config, OmegaConf.from_dotlist(kept))
     plain = _plain(config)
-    summary = run_experiment(plain, folder, resume=True, allow_changed_config=allow)
+    summary = run_experiment(plain, folder, resume=True, allow_changed_config=allow, admin_key=_admin_key())
     OmegaConf.save(OmegaConf.create(plain), saved)
     show_results(summary, folder)
     print(folder)
@@ -91,6 +92,11 @@ def main() -> int:
     return 1 if FAILED else 0
 
 
+def _admin_key() -> str | None:
+    """The key of the policy server, this run's or the one it connects to: no configuration, or files would hold it."""
+    return os.environ.get("LJX_API_KEY") or None
+
+
 def _plain(config: Any) -> dict[str, Any]:
     """The run's own sections as plain data, everything resolved."""
     with open_dict(config):
@@ -106,7 +112,9 @@ def _teach(error: Exception) -> str:
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
         chain.append(cause)
     lines = dict.fromkeys(line.rstrip() for e in chain for line in str(e).splitlines() if line.strip())
-    text = "\n".join(line for line in lines if not re.match(r"\s*(reference_type|object_type|provider)=|Config search", line))
+    text = "\n".join(
+        line for line in lines if not re.match(r"\s*(reference_type|object_type|provider)=|Config search", line)
+    )
     match = re.search(r"full_key: ([\w.]+)", text)
     if match:
         near = difflib.get_close_matches(match[1], _known_keys(), n=1, cutoff=0.4)

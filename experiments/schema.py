@@ -1,6 +1,6 @@
 """The structured part of the configuration: types for Hydra, taken from the records that the stages use anyway.
 
-Sections that stages read themselves (credit, reward, algo, ...) are plain mappings here; the stages refuse unknown keys.
+Sections that stages read themselves (credit, reward, algo, ...) are plain mappings here; stages refuse unknown keys.
 """
 
 from __future__ import annotations

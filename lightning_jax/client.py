@@ -19,8 +19,10 @@ import uuid
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 from lightning_jax.ingest.client import IngestClient
+from lightning_jax.ingest.rollouts import OWN
 from lightning_jax.run.randomness import derive
 from lightning_jax.types import Attempt, Mode, Outcome, Reward, Rollout, SamplingDefaults, Task
 
@@ -101,7 +103,7 @@ class LightningClient:
         if task is not None:
             known = task if isinstance(task, Task) else Task(_task_id(task), dict(task))
             rollout = Rollout(
-                rollout_id=f"client-{uuid.uuid4().hex}",
+                rollout_id=f"{OWN}{uuid.uuid4().hex}",
                 task_id=known.task_id,
                 sample=sample,
                 mode=mode,
@@ -133,10 +135,11 @@ class LightningClient:
                 health = json.load(response)
         except OSError as error:
             raise ConnectionError(f"no LightningServer answers at {self.endpoint}: {error}") from error
-        target = health.get("grpc")
-        if not target:
-            raise ConnectionError(f"the server at {self.endpoint} tells no gRPC address; give grpc_target='host:port'")
-        return str(target)
+        port = health.get("grpc_port")
+        if not port:
+            raise ConnectionError(f"the server at {self.endpoint} tells no gRPC port; give grpc_target='host:port'")
+        host = urlsplit(self.endpoint).hostname or ""
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class RolloutContext:
@@ -192,8 +195,8 @@ class RolloutContext:
 
     @property
     def base_url(self) -> str:
-        """Base URL for any OpenAI client."""
-        return self.attempt.base_url
+        """Base URL for any OpenAI client: the attempt's path below the endpoint that this client reached."""
+        return self._client.endpoint + urlsplit(self.attempt.base_url).path
 
     @property
     def api_key(self) -> str:

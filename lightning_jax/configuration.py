@@ -14,8 +14,8 @@ Config = TypeVar("Config")
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """` (did you mean 'x'?)`, or nothing where no known name is near."""
-    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.4)
+    """` (did you mean 'x'?)` with the known name most like `name`, or nothing where none is known."""
+    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.0)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

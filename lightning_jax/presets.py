@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,19 @@ def presets_root() -> Path:
     return installed if installed.is_dir() else Path(__file__).resolve().parents[1] / "conf"
 
 
+def presets_of(group: str) -> list[str]:
+    """Names of a group's presets, sorted."""
+    return sorted(path.stem for path in (presets_root() / group).glob("*.yaml"))
+
+
 def preset(group: str, name: str) -> dict[str, Any]:
     """The settings of conf/{group}/{name}.yaml. ValueError names the nearest one where there is none of that name."""
-    folder = presets_root() / group
-    check_name(name, [p.stem for p in folder.glob("*.yaml")], f"{group} preset")
-    values: dict[str, Any] = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
+    check_name(name, presets_of(group), f"{group} preset")
+    text = (presets_root() / group / f"{name}.yaml").read_text(encoding="utf-8")
+    values: dict[str, Any] = yaml.safe_load(text)
     return values
 
 
-def settings(group: str, choice: str | dict[str, Any]) -> dict[str, Any]:
+def settings(group: str, choice: str | Mapping[str, Any]) -> dict[str, Any]:
     """A preset by name, or the mapping given."""
     return preset(group, choice) if isinstance(choice, str) else dict(choice)

@@ -44,7 +44,7 @@ class Agent(Protocol):
 
 
 def load_agent(entry: str, arguments: Mapping[str, Any] | None = None) -> Agent:
-    """Import `package.module:function` and bind keyword arguments of the study's config; ValueError says what is wrong."""
+    """Import `package.module:function` and bind keyword arguments of the study's; ValueError says what is wrong."""
     module_name, _, name = entry.partition(":")
     if not name:
         raise ValueError(f"agent entry {entry!r} is not of the form package.module:function")
@@ -129,7 +129,7 @@ class _Running:
 
 
 class Runner:
-    """Keeps up to `concurrency` attempts going until stopped. Threads are daemons: a hung agent cannot hold the process."""
+    """Keeps up to `concurrency` attempts going until stopped. Threads are daemons: a hung agent holds no process."""
 
     def __init__(self, client: IngestClient, agent: Agent, *, concurrency: int, lease_s: float = 60.0) -> None:
         if concurrency < 1:
@@ -261,7 +261,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--command", help="instead of --agent: a program, one process per attempt")
     parser.add_argument("--arguments", default="{}", help="JSON of further keyword arguments of the agent function")
     parser.add_argument("--concurrency", type=int, default=16, help="attempts at once (default %(default)s)")
-    parser.add_argument("--lease-s", type=float, default=60.0, help="seconds without a heartbeat before others take over")
+    parser.add_argument(
+        "--lease-s", type=float, default=60.0, help="seconds without a heartbeat before others take over"
+    )
     parser.add_argument("--parent", type=int, default=0, help="end when this process is gone")
     return parser
 
@@ -269,7 +271,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """The command line; runs until a signal. The key of the service is taken from LJX_API_KEY."""
     options = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", force=True)
     if bool(options.agent) == bool(options.command):
         _parser().error("give exactly one of --agent and --command")
     agent: Agent = (

@@ -16,6 +16,7 @@ from experiments.spider.generate.draws import Draws
 from experiments.spider.layout import Layout, Question
 from experiments.spider.lexer import significant
 from experiments.spider.tasks import compact_schema, task
+from experiments.spider.variations import pools, vary
 from lightning_jax.run.study import Demonstration
 
 _TRIES = 12  # corruptions drawn before a question is left without a wrong query
@@ -38,9 +39,19 @@ class Mix:
 
 
 def demonstrations(
-    questions: Sequence[Question], layout: Layout, *, prompts: str = "short", mix: Mix | None = None, seed: int = 0
+    questions: Sequence[Question],
+    layout: Layout,
+    *,
+    prompts: str = "short",
+    mix: Mix | None = None,
+    seed: int = 0,
+    variations: int = 0,
+    texts: Sequence[Question] = (),
 ) -> list[Demonstration]:
     """Demonstrations of the roles write, check and rewrite for the questions, whose gold queries are given away.
+
+    variations: so many variations (see `variations.py`) of each follow it; their names and values come from the
+    databases and wordings of `texts`, by default the questions themselves.
 
     Deterministic in (questions, layout, prompts, mix, seed); another question in the list changes nothing of the others
     but the values that their wrong queries draw from.
@@ -48,9 +59,14 @@ def demonstrations(
     mix = mix or Mix()
     literals = _literals(questions)
     result: list[Demonstration] = []
+    known = pools(layout, texts or questions) if variations else None
     for question in questions:
         draws = Draws(seed, "demonstrations", question.db_id, question.question)
-        result += _of_question(question, layout, literals[question.db_id], prompts, mix, draws)
+        found = _of_question(question, layout, literals[question.db_id], prompts, mix, draws)
+        result += found
+        if known is not None:
+            schema = layout.schemas[question.db_id]
+            result += [vary(one, question, schema, known, draws) for one in found for _ in range(variations)]
     return result
 
 

@@ -9,18 +9,18 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from experiments.spider.agent import prompt
 from experiments.spider.demonstrations import Mix, demonstrations
 from experiments.spider.generate import generate
-from experiments.spider.layout import Layout, load as load_layout
+from experiments.spider.layout import Layout
+from experiments.spider.layout import load as load_layout
 from experiments.spider.reward_terms import terms
 from experiments.spider.tasks import Parts, part, tasks
+from lightning_jax.cache import cache_root
 from lightning_jax.configuration import from_mapping
 from lightning_jax.run.study import Study
-from lightning_jax.cache import cache_root
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,7 @@ class SpiderConfig:
     split: str = "shared"  # of the embedded data: shared | cross_db
     seed: int = 0  # of the embedded data and of the parting into demonstrations, train and validation
     demonstrations: int = 300  # questions whose answers the warm-up is shown
+    variations: int = 0  # of each demonstration, names and values exchanged; for models that start from nothing
     mix: Mapping[str, float] = field(default_factory=dict)  # demonstrations of each role per question
     validation: int = 200
     train_limit: int | None = None
@@ -62,6 +63,8 @@ def load(config: Mapping[str, Any]) -> Study:
         prompts=settings.prompts,
         mix=from_mapping(Mix, settings.mix, where="task.mix"),
         seed=settings.seed,
+        variations=settings.variations,
+        texts=(*parts.demonstrations, *parts.train),
     )
     train = tasks(parts.train, layout)[: settings.train_limit]
     return Study(

@@ -1,7 +1,8 @@
 """Tasks of the toy study: every word has a partner; the policy finds out which by reward alone.
 
-Warm-up teaches only the form (answer with one of the partners, any of them); which one belongs to which word is left
-to reinforcement learning, so a run that learns has a working circle.
+Warm-up teaches the form and a few candidates for each word, all equally likely; which of them is the partner is left to
+reinforcement learning, so a run that learns has a working circle. (Candidates that were the same for all words would
+teach a model to ignore the word, and a policy that ignores its input has nothing for reinforcement learning to find.)
 """
 
 from __future__ import annotations
@@ -43,12 +44,15 @@ def load(config: Mapping[str, Any]) -> Study:
         for first, second in itertools.permutations(PARTNERS, 2)
     ]
     held_out = tasks[:: config.get("hold_out_every", 4)]
+    partners = list(PARTNERS.values())
     demonstrations = [
         Demonstration(
-            ({"role": "system", "content": "partner"}, {"role": "user", "content": word}), partner, "partner"
+            ({"role": "system", "content": "partner"}, {"role": "user", "content": word}),
+            partners[(place + offset) % len(partners)],
+            "partner",
         )
-        for word in PARTNERS
-        for partner in PARTNERS.values()
+        for place, word in enumerate(PARTNERS)
+        for offset in range(config.get("candidates", 4))
     ]
     return Study(
         name="toy",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from lightning_jax.batch.mapping import build
+from lightning_jax.configuration import from_mapping
 
 Layout = Literal["trie", "rows", "concatenated"]
 Overlong = Literal["error", "drop"]
@@ -40,7 +40,7 @@ class BatchConfig:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> BatchConfig:
         """From plain data; ValueError names unknown keys and the nearest known ones."""
-        return build(cls, values, where="batch")
+        return from_mapping(cls, values, where="batch")
 
     def entries(self, bucket: int) -> int:
         """N: loss entries of a row of T = bucket tokens."""

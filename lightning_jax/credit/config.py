@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from lightning_jax.rewards.keys import check_keys, check_name, number
+from lightning_jax.configuration import check_keys, check_name, number
 
 Strategy = Literal["identical", "uniform", "exponential", "dynamic", "return"]
 Normalize = Literal["none", "mean", "sum"]

@@ -96,10 +96,17 @@ class IngestClient:
         request = rollout_pb2.EnqueueRolloutsRequest(rollouts=[convert.rollout_message(rollout) for rollout in batch])
         return int(self._call(self._rollouts.EnqueueRollouts, request).added)
 
-    def claim(self, worker_id: str, limit: int, lease_s: float, wait_s: float = 0.0) -> list[types.Attempt]:
-        """Start attempts of up to ``limit`` rollouts, waiting up to ``wait_s`` for the first."""
+    def claim(
+        self, worker_id: str, limit: int, lease_s: float, wait_s: float = 0.0, *, rollout_ids: Sequence[str] = ()
+    ) -> list[types.Attempt]:
+        """Start attempts of up to ``limit`` rollouts (of ``rollout_ids``, if given), waiting up to ``wait_s``."""
         request = rollout_pb2.ClaimRolloutsRequest(
-            worker_id=worker_id, max_rollouts=limit, lease_s=lease_s, wait_s=wait_s, claim_id=uuid.uuid4().hex
+            worker_id=worker_id,
+            max_rollouts=limit,
+            lease_s=lease_s,
+            wait_s=wait_s,
+            claim_id=uuid.uuid4().hex,
+            rollout_ids=rollout_ids,
         )
         response = self._call(self._rollouts.ClaimRollouts, request, extra_s=wait_s)
         return [convert.attempt_of(attempt) for attempt in response.attempts]
@@ -221,10 +228,14 @@ class IngestClient:
         give_up = time.monotonic() + self._patience_s
         delay = 0.1
         while True:
+            if self._closed.is_set():
+                raise StoreUnavailable(f"the client of {self.target} is closed")
             try:
                 message = request() if callable(request) else request
                 return method(message, metadata=self._metadata, timeout=self._timeout_s + extra_s)
             except grpc.RpcError as error:
+                if self._closed.is_set():
+                    raise StoreUnavailable(f"the client of {self.target} was closed during a call") from error
                 if error.code() not in _AWAY or time.monotonic() + delay > give_up:
                     raise _error(error, self.target) from error
                 logger.debug("%s is away (%s), trying again", self.target, error.details())

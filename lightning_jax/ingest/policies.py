@@ -31,6 +31,15 @@ def record(transaction: Transaction, policy: types.PolicyVersion) -> None:
         )
 
 
+def latest(connection: Connection) -> types.PolicyVersion | None:
+    """The version published last, by whatever process had this store; None before the first."""
+    table = schema.policies
+    row = connection.execute(
+        select(table.c.version, table.c.digest, table.c.step).order_by(table.c.version.desc()).limit(1)
+    ).one_or_none()
+    return None if row is None else types.PolicyVersion(row.version, row.digest, row.step)
+
+
 def find(connection: Connection, version: int) -> types.PolicyVersion | None:
     """The version as published, or None."""
     table = schema.policies

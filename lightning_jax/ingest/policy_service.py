@@ -69,11 +69,12 @@ class PolicyService:
         return pb.PublishPolicyResponse()
 
     async def GetPolicy(self, request: pb.GetPolicyRequest, context: Any) -> pb.GetPolicyResponse:
-        """Say which version was published last to this process."""
-        if self._current is None:
+        """Say which version was published last: to this process, or to those before it that had this store."""
+        latest = self._current or await asyncio.to_thread(self._store.latest_policy)
+        if latest is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no policy version was published to this server yet")
             return pb.GetPolicyResponse()
-        return pb.GetPolicyResponse(policy=convert.policy_message(self._current))
+        return pb.GetPolicyResponse(policy=convert.policy_message(latest))
 
     async def WatchPolicy(self, request: pb.WatchPolicyRequest, context: Any) -> AsyncIterator[pb.WatchPolicyResponse]:
         """Send the last version, then each new one; a slow watcher may miss versions in between, never the last."""

@@ -49,6 +49,7 @@ class RolloutService:
                         request.lease_s,
                         self._http_root(),
                         request.claim_id,
+                        list(request.rollout_ids),
                     )
                 )
                 left = deadline - time.monotonic()

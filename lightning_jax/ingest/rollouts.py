@@ -22,6 +22,8 @@ from lightning_jax.ingest.sealing import end_attempt, seal
 from lightning_jax.ingest.signals import Signal
 from lightning_jax.ingest.writer import Transaction
 
+MAX_NAMED = 500  # rollouts a claim may name; databases bound the number of parameters of one statement
+OWN = "client-"  # a rollout whose id begins so is its maker's: only a claim that names it gets it
 # Ids travel in URL paths and gRPC metadata as they are, so that no two spellings name the same rollout.
 _ROLLOUT_ID = re.compile(r"[A-Za-z0-9._~:@+=-]{1,200}")
 
@@ -85,17 +87,20 @@ class Claim:
     limit: int
     lease_s: float
     base_url_root: str  # http://host:port
+    rollout_ids: tuple[str, ...] = ()  # only these, if any are named
 
 
 def claim(transaction: Transaction, wish: Claim, cache: GrantCache) -> list[types.Attempt]:
-    """Start an attempt for each of the first ``limit`` queued rollouts."""
+    """Start an attempt for each of the first ``limit`` queued rollouts, of those wished for."""
     connection = transaction.connection
     repeated = _claimed_before(connection, wish.claim_id)
     if repeated:
         return [_issue(transaction, row, row["attempts"], wish, cache, again=True) for row in repeated]
+    named = schema.rollouts.c.rollout_id
+    wanted = named.in_(wish.rollout_ids) if wish.rollout_ids else ~named.startswith(OWN)
     queued = connection.execute(
         select(schema.rollouts)
-        .where(schema.rollouts.c.state == "queued")
+        .where(schema.rollouts.c.state == "queued", wanted)
         .order_by(schema.rollouts.c.position)
         .limit(wish.limit)
         .with_for_update(skip_locked=True)
@@ -159,6 +164,12 @@ def cancel(transaction: Transaction, rollout_ids: Sequence[str], reason: str, ca
             attempt_id = ""
         seal(transaction, row["rollout_id"], attempt_id, outcome, sealed)
     return len(pending)
+
+
+def open_ids(connection: Connection) -> list[str]:
+    """Ids of the rollouts that are queued or running."""
+    table = schema.rollouts
+    return list(connection.execute(select(table.c.rollout_id).where(table.c.state != "sealed")).scalars())
 
 
 def statuses(connection: Connection, rollout_ids: Sequence[str]) -> list[RolloutStatus]:

@@ -93,15 +93,24 @@ class Store:
         return self._writer.submit(partial(rollouts.enqueue, rows=rows, claimable=self.claimable_signal))
 
     def claim(
-        self, worker: str, limit: int, lease_s: float, base_url_root: str, claim_id: str = ""
+        self,
+        worker: str,
+        limit: int,
+        lease_s: float,
+        base_url_root: str,
+        claim_id: str = "",
+        rollout_ids: Sequence[str] = (),
     ) -> Future[list[types.Attempt]]:
         """Start attempts of up to ``limit`` queued rollouts, first enqueued first. Lapsed leases are taken back before.
 
-        ``base_url_root`` (http://host:port) is where agents find the policy server.
+        ``base_url_root`` (http://host:port) is where agents find the policy server. ``rollout_ids``, at most
+        MAX_NAMED of them, leaves all others in the queue.
         """
+        if len(rollout_ids) > rollouts.MAX_NAMED:
+            raise ValueError(f"a claim may name {rollouts.MAX_NAMED} rollouts, got {len(rollout_ids)}: claim in parts")
         if limit < 1 or lease_s <= 0:
             raise ValueError(f"a claim needs limit >= 1 and lease_s > 0, got limit {limit} and lease_s {lease_s}")
-        wish = rollouts.Claim(worker, claim_id or uuid.uuid4().hex, limit, lease_s, base_url_root)
+        wish = rollouts.Claim(worker, claim_id or uuid.uuid4().hex, limit, lease_s, base_url_root, tuple(rollout_ids))
 
         def apply(transaction: Transaction) -> list[types.Attempt]:
             self._expire(transaction)
@@ -140,6 +149,15 @@ class Store:
                 sealed=self.sealed_signal,
             )
         )
+
+    def cancel_open(self, reason: str) -> Future[int]:
+        """Seal every rollout that is not sealed yet; for whoever has the store to himself."""
+
+        def apply(transaction: Transaction) -> int:
+            left = rollouts.open_ids(transaction.connection)
+            return rollouts.cancel(transaction, left, reason, self._cache, self.sealed_signal)
+
+        return self._writer.submit(apply)
 
     def rollout_statuses(self, rollout_ids: Sequence[str]) -> list[rollouts.RolloutStatus]:
         """Where rollouts stand; unknown ids are left out."""
@@ -208,6 +226,11 @@ class Store:
         """Raise IdentityConflict where the version number already stands for other weights."""
         with self._reading() as connection:
             policies.check(connection, policy)
+
+    def latest_policy(self) -> types.PolicyVersion | None:
+        """The highest version on record; None before the first."""
+        with self._reading() as connection:
+            return policies.latest(connection)
 
     def record_policy(self, policy: types.PolicyVersion) -> Future[None]:
         """Note that a version was published."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_jax.batch.mapping import build
 from lightning_jax.batch.weights import AGGREGATIONS
+from lightning_jax.configuration import from_mapping
 
 LOSSES = ("ppo", "gspo", "cispo")
 ESTIMATORS = ("k1", "k2", "k3")
@@ -78,7 +78,7 @@ class AlgoConfig:
 
         `name`, `baseline` (credit's) and `optimizer` (OptimizerConfig's) of the same YAML file are left alone.
         """
-        return build(cls, values, where="algo", ignored=frozenset({"name", "baseline", "optimizer"}))
+        return from_mapping(cls, values, where="algo", ignored=frozenset({"name", "baseline", "optimizer"}))
 
     @property
     def on_policy(self) -> bool:

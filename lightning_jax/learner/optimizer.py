@@ -1,4 +1,4 @@
-"""AdamW with global-norm clipping and a schedule, from plain data."""
+"""Optimisers with global-norm clipping and a schedule, from plain data: AdamW, or Muon for the blocks' matrices."""
 
 from __future__ import annotations
 
@@ -8,16 +8,32 @@ from typing import Any
 
 import jax
 import optax
+from optax.contrib import MuonDimensionNumbers, muon
 
-from lightning_jax.batch.mapping import build
+from lightning_jax.configuration import from_mapping
+from lightning_jax.model.sharding import has_mesh
 
 SCHEDULES = ("constant", "cosine", "linear")
+NAMES = ("adamw", "muon")
+Axes = MuonDimensionNumbers
+# (axes contracted with the input, axes of the output) of each stacked matrix; the layer axis is a batch
+MUON_AXES = {
+    "q": Axes((4,), (1, 2, 3)),
+    "k": Axes((3,), (1, 2)),
+    "v": Axes((3,), (1, 2)),
+    "o": Axes((2, 3, 4), (1,)),
+    "gate": Axes((2,), (1,)),
+    "up": Axes((2,), (1,)),
+    "down": Axes((2,), (1,)),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerConfig:
-    """AdamW (Loshchilov & Hutter, arXiv 1711.05101)."""
+    """AdamW (Loshchilov & Hutter, arXiv 1711.05101); Muon (Jordan et al. 2024) by `name`."""
 
+    name: str = "adamw"  # adamw | muon: orthogonalised momentum for the blocks' matrices, AdamW for all else
+    muon_learning_rate: float = 0.02  # of the orthogonalised part; `learning_rate` is AdamW's
     learning_rate: float = 1e-6
     schedule: str = "constant"  # after warm-up: constant | cosine | linear (both to final_fraction)
     warmup_steps: int = 0
@@ -31,6 +47,8 @@ class OptimizerConfig:
     moment_dtype: str | None = None  # of the first moment; None: as the parameters
 
     def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            raise ValueError(f"optimizer name={self.name!r} is not one of {NAMES}")
         if self.schedule not in SCHEDULES:
             raise ValueError(f"schedule={self.schedule!r} is not one of {SCHEDULES}")
         if self.schedule != "constant" and self.total_steps <= self.warmup_steps:
@@ -47,12 +65,12 @@ class OptimizerConfig:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> OptimizerConfig:
         """From plain data; ValueError names unknown keys and the nearest known ones."""
-        return build(cls, values, where="optimizer")
+        return from_mapping(cls, values, where="optimizer")
 
 
-def schedule(config: OptimizerConfig) -> optax.Schedule:
-    """Learning rate of an optimiser step."""
-    peak, steps = config.learning_rate, config.total_steps - config.warmup_steps
+def schedule(config: OptimizerConfig, peak: float) -> optax.Schedule:
+    """Learning rate of an optimiser step, `peak` at its highest."""
+    steps = config.total_steps - config.warmup_steps
     after: optax.Schedule
     if config.schedule == "cosine":
         after = optax.cosine_decay_schedule(peak, steps, alpha=config.final_fraction)
@@ -68,7 +86,7 @@ def schedule(config: OptimizerConfig) -> optax.Schedule:
 
 
 def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """clip ∘ AdamW. Norm scales and biases (one dimension besides the stacked layers') are not decayed."""
+    """Clipping, then AdamW or Muon. Norm scales and biases (one dimension beside the layers') are not decayed."""
 
     def decayed(params: Any) -> Any:
         def matrix(path: Any, x: jax.Array) -> bool:
@@ -77,8 +95,12 @@ def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
 
         return jax.tree_util.tree_map_with_path(matrix, params)
 
+    clip = optax.clip_by_global_norm(config.grad_clip) if config.grad_clip is not None else optax.identity()
+    rate = schedule(config, config.learning_rate)
+    if config.name == "muon":
+        return optax.chain(clip, without_sharding_types(_muon(config, rate)))
     adam = optax.adamw(
-        schedule(config),
+        rate,
         b1=config.b1,
         b2=config.b2,
         eps=config.eps,
@@ -86,5 +108,36 @@ def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         mask=decayed,
         mu_dtype=config.moment_dtype,
     )
-    clip = optax.clip_by_global_norm(config.grad_clip) if config.grad_clip is not None else optax.identity()
     return optax.chain(clip, adam)
+
+
+def _muon(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTransformation:
+    def axes(params: Any) -> Any:
+        def of(path: Any, _: jax.Array) -> Axes | None:
+            names = [str(getattr(key, "key", "")) for key in path]
+            return MUON_AXES.get(names[-1]) if "layers" in names else None
+
+        return jax.tree_util.tree_map_with_path(of, params)
+
+    return muon(
+        schedule(config, config.muon_learning_rate),
+        weight_decay=config.weight_decay,
+        mu_dtype=config.moment_dtype,
+        adam_b1=config.b1,
+        adam_b2=config.b2,
+        adam_learning_rate=rate,
+        muon_weight_dimension_numbers=axes,
+    )
+
+
+def without_sharding_types(tx: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`tx` for an Explicit mesh: its own products are laid out by the compiler, its results as they came in."""
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        if not has_mesh():
+            return tx.update(grads, state, params)
+        specs = jax.tree.map(lambda x: jax.typeof(x).sharding.spec, (grads, state))
+        result: tuple[Any, Any] = jax.sharding.auto_axes(tx.update, out_sharding=specs)(grads, state, params)
+        return result
+
+    return optax.GradientTransformation(tx.init, update)

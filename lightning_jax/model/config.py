@@ -6,8 +6,10 @@ The fields cover Llama 2/3, SmolLM2, Qwen2.5, Qwen3 and Mistral; a family is a s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
+
+from lightning_jax.configuration import from_mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +62,11 @@ class ModelConfig:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> ModelConfig:
-        """Build from plain data (YAML); ValueError names unknown keys."""
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(values) - known)
-        if unknown:
-            raise ValueError(f"unknown model fields {unknown}; known are {sorted(known)}")
+        """Build from plain data (YAML); ValueError names unknown keys and the nearest known one."""
         scaling = values.get("rope_scaling")
         if isinstance(scaling, Mapping):
             values = {**values, "rope_scaling": RopeScaling(**scaling)}
-        return cls(**values)
+        return from_mapping(cls, values, where="model.config")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from lightning_jax.rewards.keys import check_keys, check_name, number
+from lightning_jax.configuration import check_keys, check_name, number
 from lightning_jax.rewards.terms import Term, Unscorable
 from lightning_jax.types import AttemptStatus, Score, Task, Trajectory
 

@@ -1,7 +1,7 @@
 """What a run leaves in its folder, written so that a kill leaves either the old file or the new one.
 
 config.yaml · environment.json · metrics.jsonl · timings.jsonl · tensorboard/ · checkpoints/ · evaluations/*.parquet ·
-transitions/*.parquet · summary.json. Parquet comes in parts, one an evaluation or step; readers take a folder as one table.
+transitions/*.parquet · summary.json. Parquet comes in parts, one an evaluation or step; a folder is one table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,18 @@ import pyarrow.parquet as pq
 
 from lightning_jax.types import Score, ScoredTransition, Trajectory
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grpcio", "protobuf", "transformers", "langgraph")
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "grpcio",
+    "protobuf",
+    "transformers",
+    "langgraph",
+)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -77,7 +88,7 @@ def transition_rows(
 
 def environment() -> dict[str, Any]:
     """Versions and machine: what a reader needs to know why numbers differ elsewhere."""
-    versions = {}
+    versions: dict[str, str | None] = {}
     for name in PACKAGES:
         try:
             versions[name] = metadata.version(name)

@@ -6,6 +6,7 @@ not the order of arrival, is what training sees, so agents may interleave as the
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -35,7 +36,7 @@ def make_rollouts(
     """
     return [
         Rollout(
-            rollout_id=f"{label}-{step}-{task.task_id}-{sample}",
+            rollout_id=f"{label}-{step}-{_url_safe(task.task_id)}-{sample}",
             task_id=task.task_id,
             sample=sample,
             mode=mode,
@@ -51,12 +52,19 @@ def make_rollouts(
     ]
 
 
+def _url_safe(task_id: str) -> str:
+    """A task's id as part of a URL: as it is where it can be, else what can be kept of it and a hash."""
+    safe = re.sub(r"[^A-Za-z0-9._~:@+=-]", "_", task_id)[:100]
+    return safe if safe == task_id else f"{safe}-{derive(0, task_id):x}"
+
+
 class Collector:
     """One consumer of the transition stream."""
 
-    def __init__(self, client: IngestClient, naming: AgentNaming, *, consumer: str = "learner", cursor: int = 0) -> None:
+    def __init__(self, client: IngestClient, naming: AgentNaming, *, consumer: str = "learner") -> None:
+        """consumer: whose acknowledged position the stream starts after; what lies before was never waited for."""
         self._client, self._naming, self._consumer = client, naming, consumer
-        self.cursor = cursor  # last position handed on; saved with checkpoints
+        self.cursor: int | None = None  # last position seen; None before the first
         self.quarantined: dict[str, int] = {}  # reason → count, since start
         self._stream: Iterator[SealedAttempt] | None = None
         self._lock = threading.Lock()
@@ -73,12 +81,13 @@ class Collector:
             found: dict[str, Trajectory] = {}
             while len(found) < len(waiting):
                 sealed = self._next()
-                self.cursor = max(self.cursor, sealed.cursor)
+                self.cursor = sealed.cursor
                 name = sealed.rollout.rollout_id
                 if name in waiting and name not in found:
                     found[name] = self._assemble(sealed)
                     on_result(found[name])
-            self._client.ack(self._consumer, self.cursor)
+            if self.cursor is not None:
+                self._client.ack(self._consumer, self.cursor)
             return [found[r.rollout_id] for r in rollouts]
 
     def _next(self) -> SealedAttempt:

@@ -37,7 +37,9 @@ class WarmupConfig:
     enabled: bool = False
     steps: int = 300
     batch_size: int = 32  # demonstrations per step
-    learning_rate: float = 1e-3
+    optimizer: str = "muon"  # muon | adamw; from random weights Muon learns to copy in a third of the steps
+    muon_learning_rate: float = 0.02
+    learning_rate: float = 3e-3
     lr_warmup_steps: int = 20
     weight_decay: float = 0.05
     grad_clip: float = 1.0
@@ -68,4 +70,5 @@ class ServerConfig:
     host: str = "127.0.0.1"
     http_port: int = 0  # 0: any free port
     grpc_port: int = 0
+    advertise: str | None = None  # host name that agents elsewhere reach this machine by; None: `host`
     connect: str | None = None  # host:port of a server that already runs elsewhere; None starts one in this process

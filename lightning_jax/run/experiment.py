@@ -1,15 +1,15 @@
 """One run from plain configuration to results: builds every part, starts the circle, trains, evaluates, reports.
 
-Knows no Hydra: `experiments/run.py` and `LightningServer` hand it plain data. A run that fails says so in summary.json
-before the error goes on, so that sweeps report it instead of losing it.
+Knows no Hydra: `experiments/run.py` hands it plain data, `LightningServer` plain data with a study and a server that
+already runs. A run that fails says so in summary.json before the error goes on, so that sweeps report it instead of
+losing it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,22 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from lightning_jax.assemble.naming import AgentNaming
-from lightning_jax.batch import BatchConfig
-from lightning_jax.configuration import check_keys, from_mapping
-from lightning_jax.credit.baseline import BaselineConfig
-from lightning_jax.credit.config import CreditConfig
 from lightning_jax.ingest.client import IngestClient
+from lightning_jax.ingest.errors import StoreUnavailable
 from lightning_jax.learner.config import AlgoConfig
 from lightning_jax.learner.learner import Learner
 from lightning_jax.learner.optimizer import OptimizerConfig
 from lightning_jax.model.sharding import make_mesh
 from lightning_jax.publish.checkpoint import Checkpoints
-from lightning_jax.rewards.compose import Composition
 from lightning_jax.run import artifacts
 from lightning_jax.run.collect import Collector
-from lightning_jax.run.config import EvalConfig, RunnerConfig, ServerConfig, StoreConfig, TrainConfig, WarmupConfig
 from lightning_jax.run.loop import Loop
 from lightning_jax.run.metrics import MetricsWriter, read_lines
+from lightning_jax.run.parts import Parts, config_hash, load_study, read_parts
 from lightning_jax.run.policy import Policy, build_policy
 from lightning_jax.run.progress import ProgressBoard, console
 from lightning_jax.run.publisher import LocalPublisher, Publisher, RemotePublisher
@@ -42,104 +38,37 @@ from lightning_jax.run.service import Service, sqlite_url
 from lightning_jax.run.study import Study
 from lightning_jax.run.warmup import warm_up
 from lightning_jax.run.workers import Workers
-from lightning_jax.serve.config import EngineConfig
+from lightning_jax.runner import Agent
 
 log = logging.getLogger(__name__)
 
-SECTIONS = (
-    "name", "seed", "train", "eval", "warmup", "runner", "server", "store",
-    "task", "agent", "model", "algo", "credit", "reward", "batch", "mesh", "engine", "choices",
-)  # fmt: skip
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A policy that a server in this process already serves; a run given one trains it in place."""
 
-NEUTRAL = ("name", "runner", "server", "store", "choices")  # where and by whom a run is done doesn't change its numbers
-
-
-def config_hash(config: Mapping[str, Any]) -> str:
-    """Names what decides a run's numbers beside its seed: runs of one hash are seeds of one arm."""
-    kept = {k: v for k, v in config.items() if k not in (*NEUTRAL, "seed")}
-    return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=8).hexdigest()
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A configuration's sections, read and checked before anything is started."""
-
-    seed: int
-    train: TrainConfig
-    eval: EvalConfig
-    warmup: WarmupConfig
-    runner: RunnerConfig
-    server: ServerConfig
-    store: StoreConfig
-    credit: CreditConfig
-    baseline: BaselineConfig
-    composition: Composition
-    algo: AlgoConfig
-    optimizer: OptimizerConfig
-    batch: BatchConfig
-    engine: EngineConfig
-    mesh: Mapping[str, int]
-
-
-def read_parts(config: Mapping[str, Any]) -> Parts:
-    """Check every section that needs no data. ValueError names the section, the key and the nearest known one."""
-    check_keys(config, SECTIONS, "the configuration")
-    algo = dict(config["algo"])
-    algo.pop("name", None)
-    optimizer, baseline = algo.pop("optimizer", {}), algo.pop("baseline", {})
-    return Parts(
-        seed=int(config["seed"]),
-        train=from_mapping(TrainConfig, config["train"], where="train"),
-        eval=from_mapping(EvalConfig, config["eval"], where="eval"),
-        warmup=from_mapping(WarmupConfig, config["warmup"], where="warmup"),
-        runner=from_mapping(RunnerConfig, config["runner"], where="runner"),
-        server=from_mapping(ServerConfig, config["server"], where="server"),
-        store=from_mapping(StoreConfig, config["store"], where="store"),
-        credit=CreditConfig.from_mapping(config["credit"]),
-        baseline=BaselineConfig.from_mapping(baseline),
-        composition=Composition.from_mapping(config["reward"]),
-        algo=AlgoConfig.from_mapping(algo),
-        optimizer=OptimizerConfig.from_mapping(optimizer),
-        batch=BatchConfig.from_mapping(config["batch"]),
-        engine=EngineConfig.from_mapping(config["engine"]),
-        mesh=dict(config["mesh"]),
-    )
-
-
-def load_study(task: Mapping[str, Any]) -> Study:
-    """Import the study module that `task.study` names and let it build itself from the section."""
-    try:
-        module = importlib.import_module(str(task["study"]))
-    except ImportError as error:
-        raise ValueError(f"task.study={task.get('study')!r} cannot be imported: {error}") from error
-    study: Study = module.load(task)
-    return study
+    policy: Policy
+    service: Service
 
 
 def run_experiment(
-    config: Mapping[str, Any], folder: Path, *, resume: bool = False, allow_changed_config: bool = False
+    config: Mapping[str, Any],
+    folder: Path,
+    *,
+    resume: bool = False,
+    allow_changed_config: bool = False,
+    admin_key: str | None = None,
 ) -> dict[str, Any]:
     """Run `config` in `folder`; returns what summary.json holds.
 
-    resume: go on from the folder's newest checkpoint. Raises ValueError where the configuration doesn't fit, or isn't
-    the checkpoint's (unless `allow_changed_config`).
+    resume: go on from the folder's newest checkpoint. admin_key: of the server, this run's or the one it connects to.
+    Raises ValueError where the configuration doesn't fit, or isn't the checkpoint's (unless `allow_changed_config`).
     """
-    started = time.perf_counter()
-    folder.mkdir(parents=True, exist_ok=True)
-    base = {"config_hash": config_hash(config), "seed": config["seed"], "name": config["name"], **config.get("choices", {})}
-    artifacts.write_json(folder / "environment.json", artifacts.environment())
-    try:
-        with ProgressBoard() as board:
-            result = _Experiment(config, folder, board, resume, allow_changed_config).run()
-    except BaseException as error:
-        failure = f"{type(error).__name__}: {error}"
-        wall = time.perf_counter() - started
-        artifacts.write_json(folder / "summary.json", {**base, "status": "failed", "failure": failure, "wall_s": wall})
-        raise
-    summary = {**base, **result, "status": "finished", "wall_s": time.perf_counter() - started}
-    artifacts.write_json(folder / "summary.json", summary)
-    return summary
+    with ProgressBoard() as board:
+        experiment = Experiment(
+            config, folder, board, resume=resume, allow_changed_config=allow_changed_config, admin_key=admin_key
+        )
+        return experiment.run()
 
 
 def show_results(summary: Mapping[str, Any], folder: Path) -> None:
@@ -150,26 +79,68 @@ def show_results(summary: Mapping[str, Any], folder: Path) -> None:
     console.print(next_steps(folder), highlight=False)
 
 
-class _Experiment:
-    """The order of a run's acts; each part is built once and closed by the stack."""
+class Experiment:
+    """The order of a run's acts; parts are built once and closed by the stack. `run` once; `stop` from any thread."""
 
     def __init__(
-        self, config: Mapping[str, Any], folder: Path, board: ProgressBoard, resume: bool, allow_changed: bool
+        self,
+        config: Mapping[str, Any],
+        folder: Path,
+        board: ProgressBoard,
+        *,
+        study: Study | None = None,  # None: the one that the task section names
+        agent: Agent | None = None,  # None: the one that the agent section names
+        host: Host | None = None,  # None: build the policy and start a server, or connect to one
+        resume: bool = False,
+        allow_changed_config: bool = False,
+        admin_key: str | None = None,
     ) -> None:
         self.config, self.folder, self.board = config, folder, board
-        self.resume, self.allow_changed = resume, allow_changed
+        self.resume, self.allow_changed = resume, allow_changed_config
         self.parts = read_parts(config)
         self.hash = config_hash(config)
+        self._study, self._agent, self._host, self._admin_key = study, agent, host, admin_key
+        self._stopping = threading.Event()
+        self._client: IngestClient | None = None
 
     def run(self) -> dict[str, Any]:
+        """All acts; returns, and writes, what summary.json holds: also where they fail, before the error goes on."""
+        started = time.perf_counter()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.resume and (self.folder / "metrics.jsonl").exists():
+            raise ValueError(
+                f"{self.folder} holds a run already: resume it (+resume={self.folder}), or name another folder"
+            )
+        config = self.config
+        base = {"config_hash": self.hash, "seed": config["seed"], "name": config["name"], **config.get("choices", {})}
+        artifacts.write_json(self.folder / "environment.json", artifacts.environment())
+        try:
+            result = self._run()
+        except BaseException as error:
+            result = {"status": "failed", "failure": f"{type(error).__name__}: {error}"}
+            if not self._stopping.is_set() or not isinstance(error, ConnectionError | StoreUnavailable):
+                raise
+            result = {"status": "stopped", "steps": 0}  # before the first step: the connection was closed by stop()
+        finally:
+            summary = {**base, **result, "wall_s": time.perf_counter() - started}
+            artifacts.write_json(self.folder / "summary.json", summary)
+        return summary
+
+    def stop(self) -> None:
+        """Let `run` end after the update in flight, with a checkpoint of the last whole step; rollouts are given up."""
+        self._stopping.set()
+        if self._client is not None:
+            self._client.close()
+
+    def _run(self) -> dict[str, Any]:
         parts = self.parts
-        study = load_study(self.config["task"])
+        study = self._study or load_study(self.config["task"])
         parts.composition.check_terms(study.terms)
         self.board.log(
             f"{study.name}: {len(study.train)} tasks to train on, {len(study.validation)} for validation, "
             f"{len(study.test)} held out; {len(study.demonstrations)} demonstrations"
         )
-        policy = build_policy(self.config["model"], study.corpus, parts.seed)
+        policy = self._host.policy if self._host else build_policy(self.config["model"], study.corpus, parts.seed)
         mesh = make_mesh(**parts.mesh)
         learner = Learner(policy.config, parts.algo, parts.batch, parts.optimizer, mesh, precision=policy.precision)
         checkpoints = Checkpoints(
@@ -177,46 +148,74 @@ class _Experiment:
         )
         state, first_step = self._start_state(study, policy, learner, checkpoints)
         with ExitStack() as stack:
-            metrics = MetricsWriter(self.folder, resume_from=first_step if self.resume else None)
+            metrics = MetricsWriter(self.folder, resume_from=first_step)
             stack.callback(metrics.close)
             client, publisher = stack.enter_context(self._server(policy, state, first_step))
-            stack.enter_context(Workers(parts.runner, self.config["agent"], client.target))
-            label = f"{self.folder.name}-{time.time_ns():x}"
+            self._client = client
+            if self._stopping.is_set():
+                raise ConnectionError("stopped before the first rollout")
+            if parts.train.steps > first_step:
+                self._compile(learner, state)
+            stack.enter_context(
+                Workers(parts.runner, self._agent or self.config["agent"], client.target, self._admin_key)
+            )
+            label = f"{self.hash[:8]}-{parts.seed}-{time.time_ns():x}"
+            collector = Collector(client, AgentNaming.of(study.agents), consumer=f"learner-{self.folder.name}")
             loop = Loop(
                 folder=self.folder, label=label, seed=parts.seed, train_config=parts.train, eval_config=parts.eval,
                 credit=parts.credit, baseline=parts.baseline, composition=parts.composition, study=study,
-                learner=learner, publisher=publisher, collector=Collector(client, AgentNaming.of(study.agents), consumer=label),
-                metrics=metrics, board=self.board, checkpoints=checkpoints, tasks=study.task_index(),
+                learner=learner, publisher=publisher, collector=collector, metrics=metrics, board=self.board,
+                checkpoints=checkpoints, tasks=study.task_index(),
+                stopping=self._stopping,
             )  # fmt: skip
             return self._acts(loop, study, state, first_step)
 
     def _acts(self, loop: Loop, study: Study, state: Any, first_step: int) -> dict[str, Any]:
-        before_path = self.folder / "eval_before.json"
-        if first_step and before_path.exists():
-            before = json.loads(before_path.read_text(encoding="utf-8"))
-        else:
-            before = loop.evaluate(study.test, step=0, split="test").summary(study.metric, study.breakdown)
-            artifacts.write_json(before_path, before)
-        self.board.log(f"held out, before: {100 * before[study.metric]:.1f}% of {before['n']}")
-        loop.run(state, first_step)
         steps = self.parts.train.steps
+        before = self._evaluate_before(loop, study, first_step)
+        done = loop.run(state, first_step)
         after = before
-        if steps:
+        if done < steps:
+            after = None
+            self.board.log(f"stopped after step {done} of {steps}; its checkpoint is kept")
+        elif steps and study.test:
             after = loop.evaluate(study.test, step=steps, split="test").summary(study.metric, study.breakdown)
             self.board.log(f"held out, after: {100 * after[study.metric]:.1f}% of {after['n']}")
         return {
+            "status": "finished" if done >= steps else "stopped",
             "eval_before": before,
             "eval_after": after,
             "metric": study.metric,
             "breakdown": study.breakdown,
-            "steps": steps,
+            "steps": done,
             "quarantined": loop.collector.quarantined,
             "train_s": sum(_seconds(line) for line in read_lines(self.folder / "timings.jsonl")),
         }
 
-    def _start_state(
-        self, study: Study, policy: Policy, learner: Learner, checkpoints: Checkpoints
-    ) -> tuple[Any, int]:
+    def _evaluate_before(self, loop: Loop, study: Study, first_step: int) -> dict[str, Any] | None:
+        """Held-out figures of the policy before training; a resumed run finds those of its first start."""
+        path = self.folder / "eval_before.json"
+        if not study.test:
+            return None
+        if first_step and path.exists():
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return found
+        before = loop.evaluate(study.test, step=0, split="test").summary(study.metric, study.breakdown)
+        artifacts.write_json(path, before)
+        self.board.log(f"held out, before: {100 * before[study.metric]:.1f}% of {before['n']}")
+        return before
+
+    def _compile(self, learner: Learner, state: Any) -> None:
+        """All programs of the learner, before the first rollout waits for one; from then on a recompile is an error."""
+        started = time.perf_counter()
+        with self.board.line("compile", 1, keep=False):
+            programs = learner.warm_up(state)
+        self.board.log(
+            f"compiled {programs} programs for micro-batches of {len(learner.shapes)} shapes "
+            f"in {time.perf_counter() - started:.0f} s"
+        )
+
+    def _start_state(self, study: Study, policy: Policy, learner: Learner, checkpoints: Checkpoints) -> tuple[Any, int]:
         """The training state to begin with, and how many steps are done in it."""
         parts = self.parts
         if self.resume and checkpoints.latest() is not None:
@@ -226,6 +225,8 @@ class _Experiment:
         params = policy.params
         if parts.warmup.enabled:
             optimizer = OptimizerConfig(
+                name=parts.warmup.optimizer,
+                muon_learning_rate=parts.warmup.muon_learning_rate,
                 learning_rate=parts.warmup.learning_rate,
                 schedule="cosine",
                 warmup_steps=parts.warmup.lr_warmup_steps,
@@ -233,10 +234,17 @@ class _Experiment:
                 weight_decay=parts.warmup.weight_decay,
                 grad_clip=parts.warmup.grad_clip,
             )
-            algo = AlgoConfig(aggregation="token-mean")
+            algo = AlgoConfig(aggregation="token-mean", remat=parts.algo.remat)
             teacher = Learner(policy.config, algo, parts.batch, optimizer, learner.mesh, precision=policy.precision)
             params, figures = warm_up(
-                teacher, params, parts.warmup, policy.config, policy.tokenizer, study.demonstrations, parts.seed, self.board
+                teacher,
+                params,
+                parts.warmup,
+                policy.config,
+                policy.tokenizer,
+                study.demonstrations,
+                parts.seed,
+                self.board,
             )
             artifacts.write_json(self.folder / "warmup.json", figures)
         return learner.init(params), 0
@@ -244,30 +252,40 @@ class _Experiment:
     @contextmanager
     def _server(self, policy: Policy, state: Any, version: int) -> Iterator[tuple[IngestClient, Publisher]]:
         """A server in this process, or the connection to one elsewhere; serves `state` as `version` when it yields."""
-        parts = self.parts
-        if parts.server.connect is not None:
-            with IngestClient(parts.server.connect) as client:
-                remote = RemotePublisher(client)
-                remote.publish(state["params"], version)
-                yield client, remote
+        target = self.parts.server.connect
+        if target is not None or self._host is not None:
+            target = target or self._host.service.addresses.grpc  # type: ignore[union-attr]  # one of the two is there
+            with IngestClient(target, api_key=self._admin_key) as client:
+                publisher = LocalPublisher(self._host.service) if self._host else RemotePublisher(client)
+                publisher.publish(state["params"], version)
+                yield client, publisher
             return
-        service = Service(
-            policy.config,
-            policy.tokenizer,
-            store_url=parts.store.url or sqlite_url(self.folder),
-            engine=parts.engine,
-            host=parts.server.host,
-            http_port=parts.server.http_port,
-            grpc_port=parts.server.grpc_port,
-        )
+        service = build_service(self.parts, policy, sqlite_url(self.folder), self._admin_key)
         try:
+            if self.parts.store.url is None:
+                service.store.cancel_open("left behind by an earlier start of this run").result()
             addresses = service.start(state["params"], version, progress=lambda text: log.info("engine: %s", text))
             self.board.log(f"policy server {addresses.http}/v1 · ingestion {addresses.grpc}")
-            with IngestClient(addresses.grpc) as client:
+            with IngestClient(addresses.grpc, api_key=self._admin_key) as client:
                 yield client, LocalPublisher(service)
         finally:
             service.stop()
 
 
+def build_service(parts: Parts, policy: Policy, default_store: str, admin_key: str | None) -> Service:
+    """The server side of a run, not yet started."""
+    return Service(
+        policy.config,
+        policy.tokenizer,
+        store_url=parts.store.url or default_store,
+        engine=parts.engine,
+        host=parts.server.host,
+        http_port=parts.server.http_port,
+        grpc_port=parts.server.grpc_port,
+        advertise=parts.server.advertise,
+        admin_key=admin_key,
+    )
+
+
 def _seconds(line: Mapping[str, Any]) -> float:
-    return sum(value for name, value in line.items() if name.endswith("_s"))
+    return sum(float(value) for name, value in line.items() if name.endswith("_s"))

@@ -6,6 +6,7 @@ any. Every choice is a function of (config, seed, step), so a run repeats bit fo
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any
 from lightning_jax.credit.baseline import BaselineConfig
 from lightning_jax.credit.config import CreditConfig
 from lightning_jax.credit.score import score_transitions
+from lightning_jax.ingest.errors import StoreUnavailable
 from lightning_jax.learner.learner import Learner
 from lightning_jax.publish.checkpoint import Checkpoints
 from lightning_jax.rewards.compose import Composition, score
@@ -64,28 +66,36 @@ class Loop:
     board: ProgressBoard
     checkpoints: Checkpoints
     tasks: Mapping[str, Task]
+    stopping: threading.Event = field(default_factory=threading.Event)  # set: end after the step in flight
 
-    def run(self, state: Any, first_step: int) -> Any:
-        """Train from `first_step` (0-based) to the configured number of steps; returns the last state."""
+    def run(self, state: Any, first_step: int) -> int:
+        """Train from `first_step` (0-based) to the configured number of steps; returns the number of steps done."""
         config = self.train_config
         with self.board.line("train", config.steps) as line:
             line.advance(first_step)
             for step in range(first_step, config.steps):
-                state, note = self.step(state, step)
+                try:
+                    state, note = self.step(state, step)
+                except (ConnectionError, StoreUnavailable):
+                    if not self.stopping.is_set():
+                        raise
+                    self.save(state, step)  # whoever stopped the run closed the connection that it waited on
+                    return step
                 line.advance(note=note)
                 done = step + 1
                 if config.validate_every and done % config.validate_every == 0 and done < config.steps:
                     self.evaluate(self.study.validation, step=done, split="validation")
-                if done % config.checkpoint_every == 0 or done == config.steps:
+                stopped = self.stopping.is_set()
+                if done % config.checkpoint_every == 0 or done == config.steps or stopped:
                     self.save(state, done)
-        return state
+                if stopped:
+                    return done
+        return max(first_step, config.steps)
 
     def step(self, state: Any, step: int) -> tuple[Any, str]:
         """One optimiser step; returns the new state and a few words for the progress line."""
         clock, config = Clock(), self.train_config
-        tasks = [
-            self.study.train[i] for i in task_order(self.seed, len(self.study.train), step, config.tasks_per_step)
-        ]
+        tasks = [self.study.train[i] for i in task_order(self.seed, len(self.study.train), step, config.tasks_per_step)]
         rollouts = make_rollouts(
             tasks,
             samples=config.samples_per_task,
@@ -133,9 +143,7 @@ class Loop:
         )
         trajectories = self._collect(split, rollouts, keep=True)
         evaluation = judge(trajectories, self.tasks, self.score(trajectories), step=step, split=split)
-        artifacts.write_rows(
-            self.folder / "evaluations", f"{split}-{step:06d}", evaluation.rows(self.study.breakdown)
-        )
+        artifacts.write_rows(self.folder / "evaluations", f"{split}-{step:06d}", evaluation.rows(self.study.breakdown))
         prefix = "eval" if split == "test" else split
         self.metrics.metrics(step, {f"{prefix}/{self.study.metric}": evaluation.accuracy, f"{prefix}/n": len(tasks)})
         return evaluation

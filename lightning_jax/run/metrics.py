@@ -15,17 +15,16 @@ from tensorboardX import SummaryWriter
 
 
 class MetricsWriter:
-    """Appends lines to a run folder; `resume_from` drops lines of steps that will be done again."""
+    """Appends lines to a run folder; those that a run going on after step `resume_from` writes again are dropped."""
 
-    def __init__(self, folder: Path, *, resume_from: int | None = None) -> None:
+    def __init__(self, folder: Path, *, resume_from: int = 0) -> None:
         self._metrics_path = folder / "metrics.jsonl"
         self._timings_path = folder / "timings.jsonl"
-        if resume_from is not None:
-            for path in (self._metrics_path, self._timings_path):
-                keep_until(path, resume_from)
+        for path in (self._metrics_path, self._timings_path):
+            keep_until(path, resume_from)
         self._metrics = self._metrics_path.open("a", encoding="utf-8")
         self._timings = self._timings_path.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_from and resume_from + 1)
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_from + 1 if resume_from else None)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Write one line; ValueError names a value that is no finite number (a run must not go on with it)."""
@@ -35,7 +34,9 @@ class MetricsWriter:
             self._board.add_scalar(name, value, step)
         self._board.flush()
         if bad:
-            raise ValueError(f"step {step}: not a finite number: {bad}; lower the learning rate or clip gradients harder")
+            raise ValueError(
+                f"step {step}: not a finite number: {bad}; lower the learning rate or clip gradients harder"
+            )
 
     def timings(self, step: int, values: Mapping[str, float]) -> None:
         """Seconds and rates of one step."""
@@ -54,16 +55,18 @@ class MetricsWriter:
 
 
 def keep_until(path: Path, step: int) -> None:
-    """Drop the lines of `path` whose step is greater than `step`, and a torn last line."""
+    """Drop what a run that goes on after `step` writes again: later steps, the closing evaluation, a torn last line."""
     if not path.exists():
         return
     kept = []
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
+            record = json.loads(line)
         except json.JSONDecodeError:
             break  # torn by a kill: nothing after it was written
+        held_out = "eval/n" in record  # before the first step, or after the last one of a run that now goes on
+        if (record["step"] == 0 < step) if held_out else (record["step"] <= step):
+            kept.append(line + "\n")
     temporary = path.with_suffix(".tmp")
     temporary.write_text("".join(kept), encoding="utf-8")
     temporary.replace(path)

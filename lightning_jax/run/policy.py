@@ -1,4 +1,4 @@
-"""The policy a run starts from: a published model by path, or sizes, random weights and a tokenizer of the study's own."""
+"""The policy a run starts from: a published model by path, or sizes, random weights and a tokenizer of its own."""
 
 from __future__ import annotations
 

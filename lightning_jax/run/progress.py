@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import ProgressColumn, Task as ProgressTask
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Task as ProgressTask
 from rich.text import Text
 
 console = Console(stderr=True)
+logger = logging.getLogger(__name__)
 
 
 class RateColumn(ProgressColumn):
@@ -38,9 +48,11 @@ class Line:
 
 
 class ProgressBoard:
-    """All lines of a run. On a terminal they move; in a log file each finished line is printed once, and long ones now and then."""
+    """All lines of a run. On a terminal they move; in a log file each is printed once, when it is finished."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        """quiet: show nothing and log what would stay (for programs with a screen of their own)."""
+        self._quiet = quiet
         self._progress = Progress(
             TextColumn("[bold]{task.description:<10}"),
             BarColumn(bar_width=24),
@@ -51,6 +63,7 @@ class ProgressBoard:
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[note]}"),
             console=console,
+            disable=quiet,
             refresh_per_second=4,
         )
 
@@ -63,7 +76,10 @@ class ProgressBoard:
 
     def log(self, text: str) -> None:
         """A line that stays, above the moving ones."""
-        self._progress.console.print(text, highlight=False)
+        if self._quiet:
+            logger.info("%s", text)
+        else:
+            self._progress.console.print(text, highlight=False)
 
     @contextmanager
     def line(self, name: str, total: int, note: str = "", *, keep: bool = True) -> Iterator[Line]:
@@ -76,7 +92,9 @@ class ProgressBoard:
                 self._progress.stop_task(task_id)
                 if not console.is_terminal:
                     task = self._progress.tasks[self._progress.task_ids.index(task_id)]
-                    self.log(f"{name}: {int(task.completed)}/{total} in {task.elapsed or 0:.1f} s {task.fields['note']}")
+                    self.log(
+                        f"{name}: {int(task.completed)}/{total} in {task.elapsed or 0:.1f} s {task.fields['note']}"
+                    )
                     self._progress.remove_task(task_id)
             else:
                 self._progress.remove_task(task_id)

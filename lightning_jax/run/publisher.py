@@ -30,12 +30,17 @@ class LocalPublisher:
 
 
 class RemotePublisher:
-    """A server in another process or on another host: the weights travel as safetensors over gRPC, digest checked."""
+    """A server in another process or on another host: the weights travel as safetensors over gRPC, digest checked.
+
+    A server that outlives several runs has versions already; this run's are counted on from the last one.
+    """
 
     def __init__(self, client: IngestClient) -> None:
         self._client = client
+        last = client.get_policy()
+        self._first = 0 if last is None else last.version + 1
 
     def publish(self, params: Any, version: int) -> None:
         """Upload; returns after the server has flipped."""
-        policy = PolicyVersion(version=version, digest=params_digest(params), step=version)
+        policy = PolicyVersion(version=self._first + version, digest=params_digest(params), step=version)
         self._client.publish_policy(policy, safetensors_bytes(params))

@@ -24,7 +24,9 @@ def results_table(summary: Mapping[str, Any], metric: str, breakdown: str) -> Ta
         parts[level] = (before[split][level], after[split][level])
     for number, (level, (old, new)) in enumerate(parts.items()):
         difference = f"{100 * (new[metric] - old[metric]):+.1f}"
-        table.add_row(level, str(new["n"]), _share(old, metric), _share(new, metric), difference, end_section=not number)
+        table.add_row(
+            level, str(new["n"]), _share(old, metric), _share(new, metric), difference, end_section=not number
+        )
     return table
 
 

@@ -16,7 +16,7 @@ from lightning_jax.ingest.store import Store
 from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.tokenizer import Tokenizer
 from lightning_jax.publish.handover import on_one_device
-from lightning_jax.publish.version import params_from_safetensors
+from lightning_jax.publish.version import params_digest, params_from_safetensors
 from lightning_jax.serve.app import create_app
 from lightning_jax.serve.config import EngineConfig, ServeConfig
 from lightning_jax.serve.engine import Engine
@@ -47,17 +47,26 @@ class Service:
         host: str = "127.0.0.1",
         http_port: int = 0,
         grpc_port: int = 0,
+        advertise: str | None = None,
         admin_key: str | None = None,
         serve: Mapping[str, Any] | None = None,
     ) -> None:
+        """advertise: host name in the base URLs handed to agents. ValueError for a host that others can reach without
+        `admin_key`; with one, calls that belong to no rollout need it too.
+        """
         self.store = Store(store_url)
         self.engine = Engine(model_config, engine, tokenizer.eos_ids)
-        self._host = host
-        self._admin_key = admin_key
-        app = create_app(self.engine, tokenizer, self.store, ServeConfig.from_mapping({**(serve or {})}))
+        self._host, self._advertise = host, advertise
+        front = ServeConfig.from_mapping({"admin_key": admin_key or "", "anonymous": not admin_key, **(serve or {})})
+        app = create_app(self.engine, tokenizer, self.store, front, grpc_port=lambda: self._grpc_port)
         self._http = HttpServer(app, host=host, port=http_port)
         self._ingest = IngestServer(
-            self.store, host=host, port=grpc_port, http_root=self.http_root, admin_key=admin_key, on_policy=self._receive
+            self.store,
+            host=host,
+            port=grpc_port,
+            http_root=self.http_root,
+            admin_key=admin_key,
+            on_policy=self._receive,
         )
         self._http_port = 0
         self._grpc_port = 0
@@ -90,12 +99,22 @@ class Service:
         self.store.close()
 
     def _receive(self, version: PolicyVersion, safetensors: bytes) -> None:
-        """Weights uploaded by a learner in another process; their digest has been checked."""
-        self.engine.publish(params_from_safetensors(safetensors), version.version)
+        """Weights uploaded by a learner in another process. ValueError where they are not those that were announced."""
+        params = params_from_safetensors(safetensors)
+        digest = params_digest(params)
+        if digest != version.digest:
+            raise ValueError(
+                f"policy version {version.version} was announced with parameter digest {version.digest}, what came "
+                f"has {digest}: announce what params_digest says of the weights sent"
+            )
+        self.engine.publish(params, version.version)
         log.info("policy version %d received (%d bytes)", version.version, len(safetensors))
 
     def _reachable(self) -> str:
-        return "127.0.0.1" if self._host in ("0.0.0.0", "::") else self._host
+        if self._advertise is not None:
+            return self._advertise
+        host = "127.0.0.1" if self._host in ("0.0.0.0", "::") else self._host
+        return f"[{host}]" if ":" in host else host
 
 
 def sqlite_url(folder: Path) -> str:

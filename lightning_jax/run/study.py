@@ -1,4 +1,4 @@
-"""What a study brings: tasks, how their answers are judged, demonstrations, names. The loop knows nothing else of it."""
+"""What a study brings: tasks, how their answers are judged, demonstrations, names. The loop knows no more of it."""
 
 from __future__ import annotations
 

@@ -16,37 +16,52 @@ KINDS = ("threads", "processes", "subprocess", "external")
 
 
 class Workers:
-    """Context manager: agents run while it is open. ValueError for settings that cannot work, before anything starts."""
+    """Context manager: agents run while it is open. ValueError for settings that cannot work."""
 
-    def __init__(self, config: RunnerConfig, agent: Mapping[str, Any], target: str, api_key: str | None = None) -> None:
+    def __init__(
+        self, config: RunnerConfig, agent: Mapping[str, Any] | Agent, target: str, api_key: str | None = None
+    ) -> None:
+        """agent: {entry, arguments} of one that can be imported, or one at hand, which runs in threads here."""
         check_name(config.kind, KINDS, "runner.kind")
-        check_keys(agent, ("entry", "arguments"), "agent")
+        if isinstance(agent, Mapping):
+            check_keys(agent, ("entry", "arguments"), "agent")
+            if config.kind in ("threads", "processes") and "entry" not in agent:
+                raise ValueError(f"runner.kind={config.kind!r} needs agent.entry (package.module:function)")
+        elif config.kind != "threads":
+            raise ValueError(f"runner.kind={config.kind!r} needs an agent by name (package.module:function)")
         self._config, self._agent, self._target, self._api_key = config, agent, target, api_key
         self._runner: Runner | None = None
         self._client: IngestClient | None = None
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Workers:
-        config, arguments = self._config, dict(self._agent.get("arguments") or {})
+        config = self._config
         if config.kind == "processes":
-            share = -(-config.concurrency // config.processes)
-            self._processes = [
-                spawn(
-                    self._target, str(self._agent["entry"]), concurrency=share, lease_s=config.lease_s,
-                    arguments=arguments, api_key=self._api_key,
-                )
-                for _ in range(config.processes)
-            ]  # fmt: skip
-        elif config.kind in ("threads", "subprocess"):
-            agent: Agent
-            if config.kind == "threads":
-                agent = load_agent(str(self._agent["entry"]), arguments)
-            else:
-                agent = CommandAgent(config.command, otlp_endpoint=f"http://{self._target}")
+            self._processes = [self._spawn() for _ in range(config.processes)]
+        elif config.kind != "external":
             self._client = IngestClient(self._target, api_key=self._api_key)
-            self._runner = Runner(self._client, agent, concurrency=config.concurrency, lease_s=config.lease_s)
+            self._runner = Runner(self._client, self._load(), concurrency=config.concurrency, lease_s=config.lease_s)
             self._runner.start()
         return self
+
+    def _load(self) -> Agent:
+        if self._config.kind == "subprocess":
+            return CommandAgent(self._config.command, otlp_endpoint=f"http://{self._target}")
+        if isinstance(self._agent, Mapping):
+            return load_agent(str(self._agent["entry"]), dict(self._agent.get("arguments") or {}))
+        return self._agent
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        assert isinstance(self._agent, Mapping)  # checked above
+        config = self._config
+        return spawn(
+            self._target,
+            str(self._agent["entry"]),
+            concurrency=-(-config.concurrency // config.processes),
+            lease_s=config.lease_s,
+            arguments=dict(self._agent.get("arguments") or {}),
+            api_key=self._api_key,
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -30,10 +30,20 @@ ATTEMPT = "/rollout/{rollout}/attempt/{attempt}"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(engine: Engine, tokenizer: ChatTokenizer, sink: CallSink, config: ServeConfig | None = None) -> FastAPI:
-    """The ASGI app over a started engine. `sink` stores calls and knows attempts (see `CallSink`)."""
+def create_app(
+    engine: Engine,
+    tokenizer: ChatTokenizer,
+    sink: CallSink,
+    config: ServeConfig | None = None,
+    *,
+    grpc_port: Callable[[], int] = lambda: 0,
+) -> FastAPI:
+    """The ASGI app over a started engine. `sink` stores calls and knows attempts (see `CallSink`).
+
+    `grpc_port` tells where ingestion listens on the same host, for clients that know only this address; 0: nowhere.
+    """
     settings = config or ServeConfig()
-    front = _Front(engine, tokenizer, sink, settings)
+    front = _Front(engine, tokenizer, sink, settings, grpc_port)
     app = FastAPI(title="lightning_jax policy server", docs_url=None, redoc_url=None, openapi_url=None)
     for prefix in ("", ATTEMPT):
         app.add_route(f"{prefix}/v1/chat/completions", front.guarded(front.chat), methods=["POST"])
@@ -46,8 +56,16 @@ def create_app(engine: Engine, tokenizer: ChatTokenizer, sink: CallSink, config:
 class _Front:
     """The endpoints and what they share. One event loop only."""
 
-    def __init__(self, engine: Engine, tokenizer: ChatTokenizer, sink: CallSink, config: ServeConfig) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: ChatTokenizer,
+        sink: CallSink,
+        config: ServeConfig,
+        grpc_port: Callable[[], int],
+    ) -> None:
         self._engine = engine
+        self._grpc_port = grpc_port
         self._decode: Decode = tokenizer.decode
         self._sink = sink
         self._config = config
@@ -95,7 +113,7 @@ class _Front:
         """GET or POST healthcheck."""
         version = self._engine.policy_version
         status = "ok" if self._engine.running else "down"
-        body = encode({"status": status, "policy_version": version})
+        body = encode({"status": status, "policy_version": version, "grpc_port": self._grpc_port() or None})
         return Response(body, 200 if status == "ok" else 503, media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:

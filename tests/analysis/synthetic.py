@@ -33,8 +33,8 @@ def write_run(folder: Path, credit: str, seed: int) -> Path:
     items = np.random.default_rng(7).uniform(0.1, 0.6, ITEMS)  # difficulty is the items' own, the same for all runs
     generator = np.random.default_rng([seed, len(credit)])
     evaluations = pd.concat([_evaluation(items, credit, step, generator) for step in (0, 5, STEPS)])
-    evaluations.to_parquet(folder / "evaluations.parquet")
-    _transitions(credit, generator).to_parquet(folder / "transitions.parquet")
+    _write_parts(folder / "evaluations", evaluations)
+    _write_parts(folder / "transitions", _transitions(credit, generator))
     metrics, timings = _metrics(evaluations, credit, generator)
     _write_lines(folder / "metrics.jsonl", metrics)
     _write_lines(folder / "timings.jsonl", timings)
@@ -146,6 +146,13 @@ def _summary_of(evaluations: pd.DataFrame, step: int) -> dict[str, Any]:
         "by_hardness": {level: {"execution_accuracy": float(c.mean()), "n": len(c)} for level, c in levels},
         "ci95": [max(0.0, accuracy - 0.12), min(1.0, accuracy + 0.12)],
     }
+
+
+def _write_parts(folder: Path, frame: pd.DataFrame) -> None:
+    """One file a step."""
+    folder.mkdir()
+    for step, part in frame.groupby("step"):
+        part.to_parquet(folder / f"part-{step:06d}.parquet", index=False)
 
 
 def _write_lines(path: Path, rows: list[Any]) -> None:

@@ -243,3 +243,29 @@ def test_health_and_reflection_need_no_key(guarded: IngestServer) -> None:
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         answer = next(iter(reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter([request]))))
         assert set(SERVICES) <= {service.name for service in answer.list_services_response.service}
+
+
+def test_a_claim_may_name_its_rollouts(client: IngestClient) -> None:
+    client.enqueue([make_rollout(name) for name in ("a", "b", "client-own")])
+    assert [a.rollout.rollout_id for a in client.claim("w", 5, 30.0, rollout_ids=["b"])] == ["b"]
+    assert client.claim("w", 5, 30.0, rollout_ids=["b", "unknown"]) == []
+    assert [a.rollout.rollout_id for a in client.claim("w", 5, 30.0)] == ["a"]  # its maker's own is left alone
+    assert [a.rollout.rollout_id for a in client.claim("w", 5, 30.0, rollout_ids=["client-own"])] == ["client-own"]
+    with pytest.raises(ValueError, match="claim in parts"):
+        client.claim("w", 5, 30.0, rollout_ids=[f"r{number}" for number in range(501)])
+
+
+def test_what_an_earlier_process_left_open_can_be_cancelled(store: Store, client: IngestClient) -> None:
+    client.enqueue([make_rollout(name) for name in ("running", "queued", "done")])
+    attempts = client.claim("w", 1, 30.0, rollout_ids=["running"]) + client.claim("w", 1, 30.0, rollout_ids=["done"])
+    client.complete(attempts[1].attempt_id, types.Outcome("succeeded"))
+    assert store.cancel_open("restarted").result() == 2
+    statuses = {s.rollout_id: s.status for s in client.rollout_statuses(["running", "queued", "done"])}
+    assert statuses == {"running": "cancelled", "queued": "cancelled", "done": "succeeded"}
+
+
+def test_versions_are_known_after_a_restart(store: Store, client: IngestClient) -> None:
+    assert client.get_policy() is None
+    for version in (0, 1):
+        store.record_policy(types.PolicyVersion(version, f"{version:032x}", version)).result()
+    assert client.get_policy() == types.PolicyVersion(1, f"{1:032x}", 1)

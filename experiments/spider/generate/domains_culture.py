@@ -9,24 +9,24 @@ CONCERTS = Domain(
     "concerts",
     (
         Table(
-            "singer",
+            "singers",
             (("singer", "singers"), ("vocalist", "vocalists")),
             (
                 key("singer_id"),
                 label("name", PEOPLE),
                 category("country", COUNTRIES[:7], "home country", where="from {}"),
                 integer("age", 18, 70, 1, more="older than", less="younger than", most="oldest", least="youngest"),
-                integer("net_worth", 100, 990, 10, "wealth", more="richer than", most="richest", least="poorest"),
+                integer("wealth", 100, 990, 10, "net worth", more="richer than", most="richest", least="poorest"),
             ),
             30,
             person=True,
         ),
         Table(
-            "concert",
+            "concerts",
             (("concert", "concerts"), ("show", "shows")),
             (
                 key("concert_id"),
-                link("singer_id", "singer", "gave", "given by"),
+                link("singer_id", "singers", "gave", "given by"),
                 category("city", CITIES[:7], where="in {}"),
                 integer("year", 2001, 2024, 1, "concert year", more="after", less="before"),
                 integer("attendance", 100, 990, 10, "audience size", "number of visitors", most="largest"),
@@ -40,36 +40,36 @@ LIBRARY = Domain(
     "library",
     (
         Table(
-            "author",
+            "authors",
             (("author", "authors"), ("writer", "writers")),
             (
                 key("author_id"),
                 label("name", PEOPLE),
                 category("nationality", COUNTRIES[3:10], "home country", where="from {}"),
-                integer("birth_year", 1960, 2004, 1, "year of birth", more="born after", less="born before"),
+                integer("born", 1960, 2004, 1, "year of birth", more="born after", less="born before"),
             ),
             28,
             person=True,
         ),
         Table(
-            "book",
+            "books",
             (("book", "books"),),
             (
                 key("book_id"),
                 label("title", TITLES),
-                link("author_id", "author", "wrote", "written by"),
+                link("author_id", "authors", "wrote", "written by"),
                 category("genre", GENRES[:6], "kind of book", where="of genre {}"),
                 integer("pages", 100, 990, 10, "page count", "number of pages", most="longest", least="shortest"),
-                integer("publish_year", 1960, 2024, 1, "year of publication", more="published after"),
+                integer("published", 1960, 2024, 1, "year of publication", more="published after"),
             ),
             52,
         ),
         Table(
-            "loan",
+            "loans",
             (("loan", "loans"),),
             (
                 key("loan_id"),
-                link("book_id", "book", "had", "of"),
+                link("book_id", "books", "had", "of"),
                 label("reader", PEOPLE, "borrower"),
                 integer("days", 1, 60, 1, "loan period", "number of days", most="longest", least="shortest"),
             ),
@@ -82,24 +82,24 @@ MUSEUM = Domain(
     "museum",
     (
         Table(
-            "artist",
+            "artists",
             (("artist", "artists"), ("painter", "painters")),
             (
                 key("artist_id"),
                 label("artist_name", PEOPLE, "name"),
                 category("style", ("baroque", "cubist", "modern", "realist", "abstract", "gothic"), "art style"),
-                integer("birth_year", 1960, 2004, 1, "year of birth", more="born after", less="born before"),
+                integer("born", 1960, 2004, 1, "year of birth", more="born after", less="born before"),
             ),
             26,
             person=True,
         ),
         Table(
-            "painting",
+            "paintings",
             (("painting", "paintings"), ("picture", "pictures")),
             (
                 key("painting_id"),
                 label("title", TITLES),
-                link("artist_id", "artist", "made", "made by"),
+                link("artist_id", "artists", "made", "made by"),
                 category("material", ("oil", "ink", "chalk", "acrylic", "tempera"), "paint"),
                 integer("width", 20, 99, 1, most="widest", least="narrowest", more="wider than"),
                 integer("price", 100, 990, 10, "cost", most="most expensive", least="cheapest"),
@@ -113,7 +113,7 @@ FILMS = Domain(
     "films",
     (
         Table(
-            "director",
+            "directors",
             (("director", "directors"), ("filmmaker", "filmmakers")),
             (
                 key("director_id"),
@@ -125,15 +125,15 @@ FILMS = Domain(
             person=True,
         ),
         Table(
-            "film",
+            "films",
             (("film", "films"), ("movie", "movies")),
             (
                 key("film_id"),
                 label("title", TITLES),
-                link("director_id", "director", "directed", "directed by"),
+                link("director_id", "directors", "directed", "directed by"),
                 category("genre", GENRES[3:9], "kind of film", where="of genre {}"),
                 integer(
-                    "release_year", 1980, 2024, 1, "year of release", more="released after", less="released before"
+                    "released", 1980, 2024, 1, "year of release", more="released after", less="released before"
                 ),
                 real("rating", 1.1, 9.9, "score", most="best rated", least="worst rated"),
                 integer("budget", 100, 990, 10, "production cost"),
@@ -147,7 +147,7 @@ GAMES = Domain(
     "games",
     (
         Table(
-            "studio",
+            "studios",
             (("studio", "studios"), ("developer", "developers")),
             (
                 key("studio_id"),
@@ -158,12 +158,12 @@ GAMES = Domain(
             24,
         ),
         Table(
-            "game",
+            "games",
             (("game", "games"), ("video game", "video games")),
             (
                 key("game_id"),
                 label("title", TITLES),
-                link("studio_id", "studio", "developed", "developed by"),
+                link("studio_id", "studios", "developed", "developed by"),
                 category("platform", ("console", "mobile", "browser", "handheld", "desktop"), where="for {}"),
                 real("score", 1.1, 9.9, "rating", most="best rated", least="worst rated"),
                 integer("sales", 100, 990, 10, "copies sold", "number of sales"),
@@ -177,7 +177,7 @@ SCHOOL = Domain(
     "school",
     (
         Table(
-            "teacher",
+            "teachers",
             (("teacher", "teachers"), ("instructor", "instructors")),
             (
                 key("teacher_id"),
@@ -189,11 +189,11 @@ SCHOOL = Domain(
             person=True,
         ),
         Table(
-            "course",
+            "courses",
             (("course", "courses"), ("class", "classes")),
             (
                 key("course_id"),
-                link("teacher_id", "teacher", "taught", "taught by"),
+                link("teacher_id", "teachers", "taught", "taught by"),
                 category("subject", ("algebra", "biology", "chemistry", "music", "physics", "sports"), "topic"),
                 integer("credits", 1, 12, 1, "number of credits", "credit points"),
                 integer("room", 100, 690, 10, "room number"),
@@ -201,11 +201,11 @@ SCHOOL = Domain(
             40,
         ),
         Table(
-            "enrollment",
+            "enrollments",
             (("enrollment", "enrollments"), ("registration", "registrations")),
             (
                 key("enrollment_id"),
-                link("course_id", "course", "had", "in"),
+                link("course_id", "courses", "had", "in"),
                 label("student", PEOPLE, "student name"),
                 integer("grade", 1, 99, 1, "mark", most="best", least="worst"),
             ),

@@ -9,7 +9,7 @@ SHOP = Domain(
     "shop",
     (
         Table(
-            "supplier",
+            "suppliers",
             (("supplier", "suppliers"), ("vendor", "vendors")),
             (
                 key("supplier_id"),
@@ -20,12 +20,12 @@ SHOP = Domain(
             24,
         ),
         Table(
-            "product",
+            "products",
             (("product", "products"), ("item", "items")),
             (
                 key("product_id"),
                 label("product_name", TITLES, "name"),
-                link("supplier_id", "supplier", "delivered", "delivered by"),
+                link("supplier_id", "suppliers", "delivered", "delivered by"),
                 category("color", COLORS[:6], "colour", where="in {}"),
                 integer("price", 100, 990, 10, "cost", most="most expensive", least="cheapest"),
                 integer("stock", 1, 99, 1, "units in stock", "stock level"),
@@ -33,11 +33,11 @@ SHOP = Domain(
             54,
         ),
         Table(
-            "sale",
+            "sales",
             (("sale", "sales"), ("purchase", "purchases")),
             (
                 key("sale_id"),
-                link("product_id", "product", "had", "of"),
+                link("product_id", "products", "had", "of"),
                 category("payment", ("card", "cash", "cheque", "transfer"), "payment method", where="paid by {}"),
                 integer("quantity", 1, 60, 1, "amount sold", "number of units", most="largest", least="smallest"),
             ),
@@ -50,7 +50,7 @@ COMPANY = Domain(
     "company",
     (
         Table(
-            "department",
+            "departments",
             (("department", "departments"), ("division", "divisions")),
             (
                 key("department_id"),
@@ -61,26 +61,26 @@ COMPANY = Domain(
             22,
         ),
         Table(
-            "employee",
+            "employees",
             (("employee", "employees"), ("worker", "workers")),
             (
                 key("employee_id"),
                 label("name", PEOPLE),
-                link("department_id", "department", "employed", "working in"),
+                link("department_id", "departments", "employed", "working in"),
                 category("job", ("analyst", "clerk", "engineer", "manager", "lawyer", "designer"), "job title"),
                 integer("salary", 1000, 9900, 100, "pay", most="best paid", least="worst paid"),
-                integer("hire_year", 1995, 2024, 1, "year of hire", more="hired after", less="hired before"),
+                integer("hired", 1995, 2024, 1, "year of hire", more="hired after", less="hired before"),
             ),
             60,
             person=True,
         ),
         Table(
-            "project",
+            "projects",
             (("project", "projects"),),
             (
                 key("project_id"),
                 label("title", TITLES, "project name"),
-                link("employee_id", "employee", "led", "led by"),
+                link("employee_id", "employees", "led", "led by"),
                 integer("weeks", 1, 60, 1, "length in weeks", most="longest", least="shortest"),
             ),
             40,
@@ -92,23 +92,23 @@ BANK = Domain(
     "bank",
     (
         Table(
-            "branch",
+            "branches",
             (("branch", "branches"), ("bank office", "bank offices")),
             (
                 key("branch_id"),
                 label("branch_name", PLACES, "name"),
                 category("city", CITIES[:6], where="in {}"),
-                integer("open_year", 1960, 2020, 1, "opening year", more="opened after", less="opened before"),
+                integer("opened", 1960, 2020, 1, "opening year", more="opened after", less="opened before"),
             ),
             22,
         ),
         Table(
-            "client",
+            "clients",
             (("client", "clients"), ("customer", "customers")),
             (
                 key("client_id"),
                 label("name", PEOPLE),
-                link("branch_id", "branch", "served", "served by"),
+                link("branch_id", "branches", "served", "served by"),
                 category("status", ("basic", "gold", "premium", "student"), "client status"),
                 integer("age", 18, 80, 1, more="older than", less="younger than", most="oldest", least="youngest"),
             ),
@@ -116,11 +116,11 @@ BANK = Domain(
             person=True,
         ),
         Table(
-            "account",
+            "accounts",
             (("account", "accounts"),),
             (
                 key("account_id"),
-                link("client_id", "client", "owned", "owned by"),
+                link("client_id", "clients", "owned", "owned by"),
                 category("currency", ("dollar", "euro", "franc", "peso", "yen"), where="in {}"),
                 integer("balance", 100, 9900, 100, "amount of money"),
             ),
@@ -133,7 +133,7 @@ HOTELS = Domain(
     "hotels",
     (
         Table(
-            "hotel",
+            "hotels",
             (("hotel", "hotels"), ("inn", "inns")),
             (
                 key("hotel_id"),
@@ -144,11 +144,11 @@ HOTELS = Domain(
             26,
         ),
         Table(
-            "room",
+            "rooms",
             (("room", "rooms"), ("hotel room", "hotel rooms")),
             (
                 key("room_id"),
-                link("hotel_id", "hotel", "offered", "offered by"),
+                link("hotel_id", "hotels", "offered", "offered by"),
                 category("view", ("garden", "lake", "sea", "street", "yard"), "outlook", where="with view {}"),
                 integer("beds", 1, 6, 1, "number of beds", "bed count"),
                 integer("price", 100, 990, 10, "nightly rate", most="most expensive", least="cheapest"),
@@ -162,7 +162,7 @@ RESTAURANTS = Domain(
     "restaurants",
     (
         Table(
-            "chef",
+            "chefs",
             (("chef", "chefs"), ("cook", "cooks")),
             (
                 key("chef_id"),
@@ -176,12 +176,12 @@ RESTAURANTS = Domain(
             person=True,
         ),
         Table(
-            "dish",
+            "dishes",
             (("dish", "dishes"), ("meal", "meals")),
             (
                 key("dish_id"),
                 label("dish_name", TITLES, "name"),
-                link("chef_id", "chef", "created", "created by"),
+                link("chef_id", "chefs", "created", "created by"),
                 category("course", ("breakfast", "dessert", "salad", "soup", "starter"), "menu section"),
                 integer("price", 5, 99, 1, "cost", most="most expensive", least="cheapest"),
                 integer("calories", 100, 990, 10, "energy", "calorie count"),
@@ -195,7 +195,7 @@ CARS = Domain(
     "cars",
     (
         Table(
-            "maker",
+            "makers",
             (("maker", "makers"), ("manufacturer", "manufacturers")),
             (
                 key("maker_id"),
@@ -206,16 +206,16 @@ CARS = Domain(
             22,
         ),
         Table(
-            "car",
+            "cars",
             (("car", "cars"), ("vehicle", "vehicles")),
             (
                 key("car_id"),
                 label("model", TITLES, "model name"),
-                link("maker_id", "maker", "built", "built by"),
+                link("maker_id", "makers", "built", "built by"),
                 category("color", COLORS[2:8], "colour", where="painted {}"),
                 integer("horsepower", 100, 990, 10, "engine power", most="strongest", least="weakest"),
                 integer("weight", 900, 9900, 100, most="heaviest", least="lightest", more="heavier than"),
-                integer("model_year", 1990, 2024, 1, "year of the model"),
+                integer("year", 1990, 2024, 1, "year of the model"),
             ),
             58,
         ),
@@ -226,7 +226,7 @@ HOUSES = Domain(
     "houses",
     (
         Table(
-            "agent",
+            "agents",
             (("agent", "agents"), ("broker", "brokers")),
             (
                 key("agent_id"),
@@ -238,12 +238,12 @@ HOUSES = Domain(
             person=True,
         ),
         Table(
-            "house",
+            "houses",
             (("house", "houses"), ("home", "homes")),
             (
                 key("house_id"),
                 label("street", PLACES, "street name"),
-                link("agent_id", "agent", "sold", "sold by"),
+                link("agent_id", "agents", "sold", "sold by"),
                 category("heating", ("coal", "gas", "solar", "wood"), "type of heating", where="heated by {}"),
                 integer("rooms", 1, 12, 1, "number of rooms", "room count"),
                 integer("area", 100, 990, 10, "floor space", most="largest", least="smallest"),

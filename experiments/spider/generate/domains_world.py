@@ -9,7 +9,7 @@ FOOTBALL = Domain(
     "football",
     (
         Table(
-            "team",
+            "teams",
             (("team", "teams"), ("club", "clubs")),
             (
                 key("team_id"),
@@ -20,12 +20,12 @@ FOOTBALL = Domain(
             22,
         ),
         Table(
-            "player",
+            "players",
             (("player", "players"), ("athlete", "athletes")),
             (
                 key("player_id"),
                 label("name", PEOPLE),
-                link("team_id", "team", "employed", "playing for"),
+                link("team_id", "teams", "employed", "playing for"),
                 category("position", ("defender", "forward", "keeper", "midfield"), "playing position"),
                 integer("wage", 100, 990, 10, "weekly pay", most="best paid", least="worst paid"),
                 integer("goals", 0, 60, 1, "number of goals", "goals scored"),
@@ -40,7 +40,7 @@ HOSPITAL = Domain(
     "hospital",
     (
         Table(
-            "doctor",
+            "doctors",
             (("doctor", "doctors"), ("physician", "physicians")),
             (
                 key("doctor_id"),
@@ -54,12 +54,12 @@ HOSPITAL = Domain(
             person=True,
         ),
         Table(
-            "patient",
+            "patients",
             (("patient", "patients"),),
             (
                 key("patient_id"),
                 label("patient_name", PEOPLE, "name"),
-                link("doctor_id", "doctor", "treated", "treated by"),
+                link("doctor_id", "doctors", "treated", "treated by"),
                 category("disease", ("asthma", "diabetes", "fever", "flu", "migraine"), "illness", where="with {}"),
                 integer("age", 1, 90, 1, more="older than", less="younger than", most="oldest", least="youngest"),
                 integer("weight", 40, 99, 1, most="heaviest", least="lightest", more="heavier than"),
@@ -74,7 +74,7 @@ FLIGHTS = Domain(
     "flights",
     (
         Table(
-            "airline",
+            "airlines",
             (("airline", "airlines"), ("carrier", "carriers")),
             (
                 key("airline_id"),
@@ -85,11 +85,11 @@ FLIGHTS = Domain(
             22,
         ),
         Table(
-            "flight",
+            "flights",
             (("flight", "flights"),),
             (
                 key("flight_id"),
-                link("airline_id", "airline", "operated", "operated by"),
+                link("airline_id", "airlines", "operated", "operated by"),
                 category("origin", CITIES[:6], "departure city", where="from {}"),
                 category("destination", CITIES[6:13], "arrival city", where="to {}"),
                 integer("distance", 100, 990, 10, "length of the trip", most="longest", least="shortest"),
@@ -104,7 +104,7 @@ ZOO = Domain(
     "zoo",
     (
         Table(
-            "keeper",
+            "keepers",
             (("keeper", "keepers"), ("caretaker", "caretakers")),
             (
                 key("keeper_id"),
@@ -116,15 +116,15 @@ ZOO = Domain(
             person=True,
         ),
         Table(
-            "animal",
+            "animals",
             (("animal", "animals"),),
             (
                 key("animal_id"),
                 label("nickname", TITLES, "name"),
-                link("keeper_id", "keeper", "fed", "fed by"),
+                link("keeper_id", "keepers", "fed", "fed by"),
                 category("species", ("bear", "lion", "monkey", "parrot", "snake", "zebra"), "kind of animal"),
                 integer("weight", 1, 99, 1, most="heaviest", least="lightest", more="heavier than"),
-                integer("birth_year", 1990, 2024, 1, "year of birth", more="born after", less="born before"),
+                integer("born", 1990, 2024, 1, "year of birth", more="born after", less="born before"),
             ),
             58,
         ),
@@ -135,7 +135,7 @@ FARMS = Domain(
     "farms",
     (
         Table(
-            "farm",
+            "farms",
             (("farm", "farms"), ("estate", "estates")),
             (
                 key("farm_id"),
@@ -146,13 +146,13 @@ FARMS = Domain(
             24,
         ),
         Table(
-            "harvest",
+            "harvests",
             (("harvest", "harvests"),),
             (
                 key("harvest_id"),
-                link("farm_id", "farm", "had", "of"),
+                link("farm_id", "farms", "had", "of"),
                 category("crop", ("barley", "corn", "potato", "rice", "wheat"), "plant", where="of {}"),
-                integer("harvest_year", 2005, 2024, 1, "year of harvest", more="after", less="before"),
+                integer("year", 2005, 2024, 1, "year of harvest", more="after", less="before"),
                 integer("tons", 1, 99, 1, "yield", "weight in tons"),
             ),
             56,
@@ -164,7 +164,7 @@ COUNTRY = Domain(
     "country",
     (
         Table(
-            "state",
+            "states",
             (("state", "states"), ("province", "provinces")),
             (
                 key("state_id"),
@@ -178,24 +178,24 @@ COUNTRY = Domain(
             30,
         ),
         Table(
-            "town",
+            "towns",
             (("town", "towns"), ("city", "cities")),
             (
                 key("town_id"),
                 label("town_name", PLACES, "name"),
-                link("state_id", "state", "contained", "lying in"),
+                link("state_id", "states", "contained", "lying in"),
                 integer("elevation", 100, 990, 10, "height above sea level", most="highest", least="lowest"),
                 integer("founded", 1960, 2020, 1, "founding year", more="founded after", less="founded before"),
             ),
             54,
         ),
         Table(
-            "river",
+            "rivers",
             (("river", "rivers"), ("stream", "streams")),
             (
                 key("river_id"),
                 label("river_name", TITLES, "name"),
-                link("state_id", "state", "held", "flowing through"),
+                link("state_id", "states", "held", "flowing through"),
                 integer(
                     "length", 100, 990, 10, most="longest", least="shortest", more="longer than", less="shorter than"
                 ),
@@ -203,12 +203,12 @@ COUNTRY = Domain(
             40,
         ),
         Table(
-            "mayor",
+            "mayors",
             (("mayor", "mayors"),),
             (
                 key("mayor_id"),
                 label("name", PEOPLE),
-                link("town_id", "town", "elected", "elected in"),
+                link("town_id", "towns", "elected", "elected in"),
                 category("party", ("liberal", "labor", "conservative", "independent"), "political party"),
                 integer("since", 2000, 2024, 1, "first year in office"),
             ),
@@ -222,8 +222,8 @@ GYM = Domain(
     "gym",
     (
         Table(
-            "trainer",
-            (("trainer", "trainers"), ("coached", "coaches")),
+            "trainers",
+            (("trainer", "trainers"), ("coach", "coaches")),
             (
                 key("trainer_id"),
                 label("name", PEOPLE),
@@ -234,15 +234,15 @@ GYM = Domain(
             person=True,
         ),
         Table(
-            "member",
+            "members",
             (("member", "members"), ("guest", "guests")),
             (
                 key("member_id"),
                 label("name", PEOPLE),
-                link("trainer_id", "trainer", "coached", "coached by"),
+                link("trainer_id", "trainers", "coach", "coached by"),
                 category("level", ("beginner", "advanced", "expert", "master"), "skill level"),
                 integer("age", 16, 80, 1, more="older than", less="younger than", most="oldest", least="youngest"),
-                integer("join_year", 2005, 2024, 1, "year of joining", more="joined after", less="joined before"),
+                integer("joined", 2005, 2024, 1, "year of joining", more="joined after", less="joined before"),
             ),
             58,
             person=True,

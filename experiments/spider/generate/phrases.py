@@ -59,7 +59,7 @@ class Condition:
 def same(column: Column, value: str, draws: Draws) -> Condition:
     """category = value."""
     text = literal(value)
-    phrase = draws.mostly_first(column.phrases)
+    phrase = draws.mostly_first(column.phrases, 0.8)
     wordings = [f"whose {phrase} is {text}", f"with {phrase} {text}"]
     if column.where:
         wordings = [column.where.format(text), column.where.format(text), wordings[0]]
@@ -69,7 +69,7 @@ def same(column: Column, value: str, draws: Draws) -> Condition:
 def different(column: Column, value: str, draws: Draws) -> Condition:
     """category != value."""
     text = literal(value)
-    phrase = draws.mostly_first(column.phrases)
+    phrase = draws.mostly_first(column.phrases, 0.8)
     wordings = [f"whose {phrase} is not {text}", f"with {article(phrase)} other than {text}"]
     if column.where:
         wordings.append("not " + column.where.format(text))
@@ -110,7 +110,7 @@ def equal(column: Column, value: int | float, draws: Draws) -> Condition:
 
 def between(column: Column, low: int | float, high: int | float, draws: Draws) -> Condition:
     """quantity BETWEEN low AND high."""
-    phrase = draws.mostly_first(column.phrases)
+    phrase = draws.mostly_first(column.phrases, 0.8)
     wordings = [f"with {article(phrase)} between {low} and {high}", f"whose {phrase} is between {low} and {high}"]
     return Condition(column, f"BETWEEN {low} AND {high}", draws.mostly_first(wordings))
 
@@ -118,7 +118,7 @@ def between(column: Column, low: int | float, high: int | float, draws: Draws) -
 def _compare(
     column: Column, operator: str, value: int | float, wordings: list[str], special: str, draws: Draws
 ) -> Condition:
-    phrase = draws.mostly_first(column.phrases)
+    phrase = draws.mostly_first(column.phrases, 0.8)
     if special and draws.chance(0.5):
         return Condition(column, f"{operator} {value}", f"{special} {value}")
     words = draws.mostly_first(wordings).format(p=phrase, a=article(phrase), v=value)

@@ -125,19 +125,15 @@ class Scene:
 
     def noun(self, table: Table) -> str:
         """The table's rows in the singular."""
-        return self.draws.mostly_first(table.nouns)[0]
+        return self.draws.mostly_first(table.nouns, 0.8)[0]
 
     def nouns(self, table: Table) -> str:
         """The table's rows in the plural."""
-        return self.draws.mostly_first(table.nouns)[1]
+        return self.draws.mostly_first(table.nouns, 0.8)[1]
 
     def phrase(self, column: Column) -> str:
         """The column in the singular."""
-        return self.draws.mostly_first(column.phrases)
-
-    def phrases(self, column: Column) -> str:
-        """The column in the plural."""
-        return phrases.plural(self.phrase(column))
+        return self.draws.mostly_first(column.phrases, 0.8)
 
     def say(self, *wordings: str, **parts: object) -> str:
         """One of the wordings as a sentence, its {slots} filled."""

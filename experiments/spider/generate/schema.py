@@ -86,6 +86,14 @@ def category(name: str, values: tuple[str, ...], *phrases: str, where: str = "")
     return Column(name, "category", "TEXT", (name.replace("_", " "), *phrases), values=values, where=where)
 
 
+_PARTICIPLES = frozenset(("born", "founded", "hired", "joined", "opened", "published", "released"))
+
+
+def said(name: str) -> str:
+    """A column's name as a noun phrase; a column such as `founded` holds a year."""
+    return f"year {name}" if name in _PARTICIPLES else name.replace("_", " ")
+
+
 def integer(
     name: str,
     low: int,
@@ -98,7 +106,7 @@ def integer(
     least: str = "",
 ) -> Column:
     """A whole number out of low, low + step, ..., high."""
-    names = (name.replace("_", " "), *phrases)
+    names = (said(name), *phrases)
     return Column(
         name, "quantity", "INTEGER", names, low=low, high=high, step=step, more=more, less=less, most=most, least=least
     )

@@ -11,11 +11,11 @@ AGGREGATES = {
     "sum": ("total", "sum of the"),
 }
 SELECTS = (
-    "What are the {columns} of {nouns} {words} ?",
-    "Show the {columns} of {nouns} {words} .",
-    "List the {columns} of all {nouns} {words} .",
-    "Find the {columns} of the {nouns} {words} .",
-    "Give the {columns} of {nouns} {words} .",
+    "What is the {column} of {nouns} {words} ?",
+    "Show the {column} of {nouns} {words} .",
+    "List the {column} of all {nouns} {words} .",
+    "Find the {column} of the {nouns} {words} .",
+    "Give the {column} of {nouns} {words} .",
 )
 COUNTS = (
     "How many {nouns} are there {words} ?",
@@ -36,7 +36,7 @@ def select_all(scene: Scene) -> Candidate:
     """One column of all rows."""
     table = scene.table()
     column = scene.shown(table)
-    question = scene.say(*SELECTS, columns=scene.phrases(column), nouns=scene.nouns(table), words="")
+    question = scene.say(*SELECTS, column=scene.phrase(column), nouns=scene.nouns(table), words="")
     return Candidate(question, f"SELECT {column.name} FROM {table.name}")
 
 
@@ -53,7 +53,7 @@ def select_where(scene: Scene) -> Candidate:
     table = scene.table()
     condition = scene.condition(table)
     column = scene.shown(table, condition.column)
-    question = scene.say(*SELECTS, columns=scene.phrases(column), nouns=scene.nouns(table), words=condition.words)
+    question = scene.say(*SELECTS, column=scene.phrase(column), nouns=scene.nouns(table), words=condition.words)
     return Candidate(question, f"SELECT {column.name} FROM {table.name} WHERE {condition.sql()}")
 
 
@@ -102,10 +102,10 @@ def count_distinct(scene: Scene) -> Candidate:
     table = scene.table()
     column = scene.column(table, "category", "quantity")
     question = scene.say(
-        "How many different {columns} do the {nouns} have ?",
-        "Count the distinct {columns} of {nouns} .",
-        "What is the number of different {columns} among {nouns} ?",
-        columns=scene.phrases(column),
+        "How many different values of {column} do the {nouns} have ?",
+        "Count the distinct values of {column} of {nouns} .",
+        "What is the number of different values of {column} among {nouns} ?",
+        column=scene.phrase(column),
         nouns=scene.nouns(table),
     )
     return Candidate(question, f"SELECT count(DISTINCT {column.name}) FROM {table.name}")
@@ -120,10 +120,10 @@ def select_distinct(scene: Scene) -> Candidate:
         condition = scene.condition(table, column)
         where, words = f" WHERE {condition.sql()}", condition.words
     question = scene.say(
-        "What are the different {columns} of {nouns} {words} ?",
-        "List the distinct {columns} of {nouns} {words} .",
-        "Show all different {columns} of the {nouns} {words} .",
-        columns=scene.phrases(column),
+        "What is each different {column} of {nouns} {words} ?",
+        "List every distinct {column} of {nouns} {words} .",
+        "Show each different {column} of the {nouns} {words} .",
+        column=scene.phrase(column),
         nouns=scene.nouns(table),
         words=words,
     )
@@ -137,10 +137,10 @@ def select_ordered(scene: Scene) -> Candidate:
     column = scene.shown(table, order)
     down = scene.draws.chance(0.5)
     question = scene.say(
-        "List the {columns} of {nouns} sorted by {order} {direction} .",
-        "What are the {columns} of all {nouns} ordered by {order} {direction} ?",
-        "Show the {columns} of {nouns} in {way} order of {order} .",
-        columns=scene.phrases(column),
+        "List the {column} of {nouns} sorted by {order} {direction} .",
+        "What is the {column} of all {nouns} ordered by {order} {direction} ?",
+        "Show the {column} of {nouns} in {way} order of {order} .",
+        column=scene.phrase(column),
         nouns=scene.nouns(table),
         order=scene.phrase(order),
         direction="from high to low" if down else "from low to high",
@@ -157,10 +157,10 @@ def groups_having(scene: Scene) -> Candidate:
     n = 4 + scene.draws.index(10)
     operator, words = scene.draws.choice(((">", "more than"), (">=", "at least")))
     question = scene.say(
-        "Which {columns} are shared by {words} {n} {nouns} ?",
-        "Find the {columns} that {words} {n} {nouns} have .",
-        "What are the {columns} with {words} {n} {nouns} ?",
-        columns=scene.phrases(column),
+        "Which {column} is shared by {words} {n} {nouns} ?",
+        "Find the {column} that {words} {n} {nouns} have .",
+        "What is each {column} with {words} {n} {nouns} ?",
+        column=scene.phrase(column),
         words=words,
         n=n,
         nouns=scene.nouns(table),

@@ -61,7 +61,7 @@ def two_columns_compared(scene: Scene) -> Candidate:
     compared = scene.draws.choice(("with {phrase} {words} the average", "whose {phrase} is {words} the average"))
     question = scene.say(
         *SELECTS,
-        columns=f"{scene.phrases(first)} and {scene.phrases(second)}",
+        column=f"{scene.phrase(first)} and {scene.phrase(second)}",
         nouns=scene.nouns(table),
         words=compared.format(phrase=scene.phrase(quantity), words=words),
     )
@@ -78,7 +78,7 @@ def compared_and_condition(scene: Scene) -> Candidate:
     operator, words = scene.draws.choice(((">", "above"), ("<", "below")))
     question = scene.say(
         *SELECTS,
-        columns=scene.phrases(column),
+        column=scene.phrase(column),
         nouns=scene.nouns(table),
         words=f"{condition.words} and with {scene.phrase(quantity)} {words} the average",
     )
@@ -97,7 +97,7 @@ def parent_condition_without_child(scene: Scene) -> Candidate:
         inner, said = f"{inner} WHERE {such.sql()}", such.words
     question = scene.say(
         *SELECTS,
-        columns=scene.phrases(column),
+        column=scene.phrase(column),
         nouns=scene.nouns(join.parent),
         words=f"{condition.words} {who(join.parent)} have no {scene.nouns(join.child)} {said}",
     )
@@ -112,9 +112,9 @@ def childless_ordered(scene: Scene) -> Candidate:
     column = scene.shown(join.parent, order)
     direction, words = scene.draws.choice((("DESC", "from high to low"), ("ASC", "from low to high")))
     question = scene.say(
-        "List the {columns} of {parents} without any {children} sorted by {order} {words} .",
-        "What are the {columns} of {parents} {who} have no {children} , ordered by {order} {words} ?",
-        columns=scene.phrases(column),
+        "List the {column} of {parents} without any {children} sorted by {order} {words} .",
+        "What is the {column} of {parents} {who} have no {children} , ordered by {order} {words} ?",
+        column=scene.phrase(column),
         parents=scene.nouns(join.parent),
         who=who(join.parent),
         children=scene.nouns(join.child),
@@ -139,7 +139,7 @@ def parents_of_both(scene: Scene) -> Candidate:
     children = scene.nouns(join.child)
     question = scene.say(
         *SELECTS,
-        columns=scene.phrases(column),
+        column=scene.phrase(column),
         nouns=scene.nouns(join.parent),
         words=f"{who(join.parent)} {join.link.has} {children} {first.words} {joint} {children} {second.words}",
     )

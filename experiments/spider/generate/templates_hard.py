@@ -73,7 +73,7 @@ def compared_to_average(scene: Scene) -> Candidate:
         question = scene.say(*COUNTS, nouns=scene.nouns(table), words=compared)
         return Candidate(question, f"SELECT count(*) FROM {table.name} WHERE {where}")
     column = scene.shown(table, quantity)
-    question = scene.say(*SELECTS, columns=scene.phrases(column), nouns=scene.nouns(table), words=compared)
+    question = scene.say(*SELECTS, column=scene.phrase(column), nouns=scene.nouns(table), words=compared)
     return Candidate(question, f"SELECT {column.name} FROM {table.name} WHERE {where}")
 
 
@@ -87,7 +87,7 @@ def childless(scene: Scene) -> Candidate:
         question = scene.say(*COUNTS, nouns=parents, words=without)
         return Candidate(question, f"SELECT count(*) FROM {join.parent.name} WHERE {where}")
     column = scene.shown(join.parent)
-    question = scene.say(*SELECTS, columns=scene.phrases(column), nouns=parents, words=without)
+    question = scene.say(*SELECTS, column=scene.phrase(column), nouns=parents, words=without)
     return Candidate(question, f"SELECT {column.name} FROM {join.parent.name} WHERE {where}")
 
 
@@ -103,7 +103,7 @@ def without_such_child(scene: Scene) -> Candidate:
         else f"{who(join.parent)} {join.link.has} some {children} {condition.words}"
     )
     column = scene.shown(join.parent)
-    question = scene.say(*SELECTS, columns=scene.phrases(column), nouns=parents, words=words)
+    question = scene.say(*SELECTS, column=scene.phrase(column), nouns=parents, words=words)
     inner = f"SELECT {join.link.name} FROM {join.child.name} WHERE {condition.sql()}"
     test = f"{join.parent.key.name} {'NOT IN' if negated else 'IN'} ({inner})"
     return Candidate(question, f"SELECT {column.name} FROM {join.parent.name} WHERE {test}")
@@ -120,13 +120,13 @@ def both_groups(scene: Scene) -> Candidate:
     operator = scene.draws.choice(("INTERSECT", "EXCEPT"))
     nouns = scene.nouns(table)
     wordings = (
-        ("Which {columns} are shared by {nouns} {first} and {nouns} {second} ?",
-         "Find the {columns} of both {nouns} {first} and {nouns} {second} .")
+        ("Which {column} is shared by {nouns} {first} and {nouns} {second} ?",
+         "Find the {column} of both {nouns} {first} and {nouns} {second} .")
         if operator == "INTERSECT"
-        else ("Which {columns} do {nouns} {first} have but not {nouns} {second} ?",
-              "Find the {columns} of {nouns} {first} but not of {nouns} {second} .")
+        else ("Which {column} do {nouns} {first} have but not {nouns} {second} ?",
+              "Find the {column} of {nouns} {first} but not of {nouns} {second} .")
     )  # fmt: skip
-    question = scene.say(*wordings, columns=scene.phrases(column), nouns=nouns, first=first.words, second=second.words)
+    question = scene.say(*wordings, column=scene.phrase(column), nouns=nouns, first=first.words, second=second.words)
     halves = [f"SELECT {column.name} FROM {table.name} WHERE {part.sql()}" for part in (first, second)]
     return Candidate(question, f" {operator} ".join(halves))
 
@@ -138,7 +138,7 @@ def extreme_value(scene: Scene) -> Candidate:
     function = scene.draws.choice(("max", "min"))
     column = scene.shown(table, quantity)
     words = f"whose {scene.phrase(quantity)} equals the {AGGREGATES[function][0]}"
-    question = scene.say(*SELECTS, columns=scene.phrases(column), nouns=scene.nouns(table), words=words)
+    question = scene.say(*SELECTS, column=scene.phrase(column), nouns=scene.nouns(table), words=words)
     where = f"{quantity.name} = (SELECT {function}({quantity.name}) FROM {table.name})"
     return Candidate(question, f"SELECT {column.name} FROM {table.name} WHERE {where}")
 

@@ -19,8 +19,8 @@ def two_columns(scene: Scene) -> Candidate:
         where, words = f" WHERE {condition.sql()}", condition.words
         known = (first, condition.column)
     second = scene.column(table, other_than=known)
-    columns = f"{scene.phrases(first)} and {scene.phrases(second)}"
-    question = scene.say(*SELECTS, columns=columns, nouns=scene.nouns(table), words=words)
+    columns = f"{scene.phrase(first)} and {scene.phrase(second)}"
+    question = scene.say(*SELECTS, column=columns, nouns=scene.nouns(table), words=words)
     return Candidate(question, f"SELECT {first.name}, {second.name} FROM {table.name}{where}")
 
 
@@ -36,7 +36,7 @@ def two_conditions(scene: Scene) -> Candidate:
         question = scene.say(*COUNTS, nouns=scene.nouns(table), words=words)
         return Candidate(question, f"SELECT count(*) FROM {table.name} {where}")
     column = scene.shown(table, first.column, second.column)
-    question = scene.say(*SELECTS, columns=scene.phrases(column), nouns=scene.nouns(table), words=words)
+    question = scene.say(*SELECTS, column=scene.phrase(column), nouns=scene.nouns(table), words=words)
     return Candidate(question, f"SELECT {column.name} FROM {table.name} {where}")
 
 
@@ -146,7 +146,7 @@ def child_by_parent(scene: Scene) -> Candidate:
         question = scene.say(*COUNTS, nouns=nouns, words=parents)
         return Candidate(question, f"SELECT count(*) FROM {join.from_child()} {where}")
     column = scene.shown(join.child)
-    question = scene.say(*SELECTS, columns=scene.phrases(column), nouns=nouns, words=parents)
+    question = scene.say(*SELECTS, column=scene.phrase(column), nouns=nouns, words=parents)
     return Candidate(question, f"SELECT {join.name(join.child, column)} FROM {join.from_child()} {where}")
 
 
@@ -156,7 +156,7 @@ def parent_by_child(scene: Scene) -> Candidate:
     condition = scene.condition(join.child)
     column = scene.shown(join.parent)
     children = f"{who(join.parent)} {join.link.has} {scene.nouns(join.child)} {condition.words}"
-    question = scene.say(*SELECTS, columns=scene.phrases(column), nouns=scene.nouns(join.parent), words=children)
+    question = scene.say(*SELECTS, column=scene.phrase(column), nouns=scene.nouns(join.parent), words=children)
     where = f"WHERE {condition.sql(join.name(join.child, condition.column))}"
     return Candidate(question, f"SELECT {join.name(join.parent, column)} FROM {join.from_parent()} {where}")
 
@@ -207,7 +207,7 @@ def parents_with_many(scene: Scene) -> Candidate:
     operator, words = scene.draws.choice(((">", "more than"), (">=", "at least")))
     question = scene.say(
         *SELECTS,
-        columns=scene.phrases(labels[0]),
+        column=scene.phrase(labels[0]),
         nouns=scene.nouns(join.parent),
         words=f"{who(join.parent)} {join.link.has} {words} {n} {scene.nouns(join.child)}",
     )

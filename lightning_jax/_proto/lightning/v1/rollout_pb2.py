@@ -24,21 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1alightning/v1/rollout.proto\x12\x0clightning.v1\"\x82\x01\n\x10SamplingDefaults\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x03 \x01(\x05H\x02\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\r\n\x0b_max_tokens\"\xeb\x01\n\x07Rollout\x12\x12\n\nrollout_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x0e\n\x06sample\x18\x03 \x01(\x05\x12 \n\x04mode\x18\x04 \x01(\x0e\x32\x12.lightning.v1.Mode\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x12\n\ninput_json\x18\x06 \x01(\t\x12\x30\n\x08sampling\x18\x07 \x01(\x0b\x32\x1e.lightning.v1.SamplingDefaults\x12\x0c\n\x04step\x18\x08 \x01(\x03\x12\x11\n\ttimeout_s\x18\t \x01(\x01\x12\x14\n\x0cmax_attempts\x18\n \x01(\x05\"\x89\x01\n\x07\x41ttempt\x12&\n\x07rollout\x18\x01 \x01(\x0b\x32\x15.lightning.v1.Rollout\x12\x12\n\nattempt_id\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x05\x12\x10\n\x08\x62\x61se_url\x18\x04 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x05 \x01(\t\x12\x0f\n\x07lease_s\x18\x06 \x01(\x01\"[\n\x07Outcome\x12+\n\x06status\x18\x01 \x01(\x0e\x32\x1b.lightning.v1.AttemptStatus\x12\x13\n\x0boutput_json\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x8f\x01\n\x0fRolloutProgress\x12\x12\n\nrollout_id\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.lightning.v1.RolloutState\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x05\x12+\n\x06status\x18\x04 \x01(\x0e\x32\x1b.lightning.v1.AttemptStatus\"A\n\x16\x45nqueueRolloutsRequest\x12\'\n\x08rollouts\x18\x01 \x03(\x0b\x32\x15.lightning.v1.Rollout\"(\n\x17\x45nqueueRolloutsResponse\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x01 \x01(\x05\"r\n\x14\x43laimRolloutsRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x14\n\x0cmax_rollouts\x18\x02 \x01(\x05\x12\x0f\n\x07lease_s\x18\x03 \x01(\x01\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\x12\x10\n\x08\x63laim_id\x18\x05 \x01(\t\"@\n\x15\x43laimRolloutsResponse\x12\'\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32\x15.lightning.v1.Attempt\"\'\n\x10HeartbeatRequest\x12\x13\n\x0b\x61ttempt_ids\x18\x01 \x03(\t\".\n\x11HeartbeatResponse\x12\x19\n\x11\x65nded_attempt_ids\x18\x01 \x03(\t\"T\n\x16\x43ompleteAttemptRequest\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12&\n\x07outcome\x18\x02 \x01(\x0b\x32\x15.lightning.v1.Outcome\"I\n\x17\x43ompleteAttemptResponse\x12.\n\x0b\x64isposition\x18\x01 \x01(\x0e\x32\x19.lightning.v1.Disposition\"<\n\x15\x43\x61ncelRolloutsRequest\x12\x13\n\x0brollout_ids\x18\x01 \x03(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"+\n\x16\x43\x61ncelRolloutsResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x05\")\n\x12GetRolloutsRequest\x12\x13\n\x0brollout_ids\x18\x01 \x03(\t\"F\n\x13GetRolloutsResponse\x12/\n\x08rollouts\x18\x01 \x03(\x0b\x32\x1d.lightning.v1.RolloutProgress*;\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0e\n\nMODE_TRAIN\x10\x01\x12\r\n\tMODE_EVAL\x10\x02*\xd7\x01\n\rAttemptStatus\x12\x1e\n\x1a\x41TTEMPT_STATUS_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41TTEMPT_STATUS_SUCCEEDED\x10\x01\x12\x19\n\x15\x41TTEMPT_STATUS_FAILED\x10\x02\x12\x1a\n\x16\x41TTEMPT_STATUS_TIMEOUT\x10\x03\x12\x1a\n\x16\x41TTEMPT_STATUS_CRASHED\x10\x04\x12\x1c\n\x18\x41TTEMPT_STATUS_CANCELLED\x10\x05\x12\x17\n\x13\x41TTEMPT_STATUS_LOST\x10\x06*|\n\x0cRolloutState\x12\x1d\n\x19ROLLOUT_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14ROLLOUT_STATE_QUEUED\x10\x01\x12\x19\n\x15ROLLOUT_STATE_RUNNING\x10\x02\x12\x18\n\x14ROLLOUT_STATE_SEALED\x10\x03*{\n\x0b\x44isposition\x12\x1b\n\x17\x44ISPOSITION_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44ISPOSITION_SEALED\x10\x01\x12\x18\n\x14\x44ISPOSITION_REQUEUED\x10\x02\x12\x1d\n\x19\x44ISPOSITION_ALREADY_ENDED\x10\x03\x32\xa9\x04\n\x0eRolloutService\x12^\n\x0f\x45nqueueRollouts\x12$.lightning.v1.EnqueueRolloutsRequest\x1a%.lightning.v1.EnqueueRolloutsResponse\x12X\n\rClaimRollouts\x12\".lightning.v1.ClaimRolloutsRequest\x1a#.lightning.v1.ClaimRolloutsResponse\x12L\n\tHeartbeat\x12\x1e.lightning.v1.HeartbeatRequest\x1a\x1f.lightning.v1.HeartbeatResponse\x12^\n\x0f\x43ompleteAttempt\x12$.lightning.v1.CompleteAttemptRequest\x1a%.lightning.v1.CompleteAttemptResponse\x12[\n\x0e\x43\x61ncelRollouts\x12#.lightning.v1.CancelRolloutsRequest\x1a$.lightning.v1.CancelRolloutsResponse\x12R\n\x0bGetRollouts\x12 .lightning.v1.GetRolloutsRequest\x1a!.lightning.v1.GetRolloutsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1alightning/v1/rollout.proto\x12\x0clightning.v1\"\x82\x01\n\x10SamplingDefaults\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x17\n\nmax_tokens\x18\x03 \x01(\x05H\x02\x88\x01\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\r\n\x0b_max_tokens\"\xeb\x01\n\x07Rollout\x12\x12\n\nrollout_id\x18\x01 \x01(\t\x12\x0f\n\x07task_id\x18\x02 \x01(\t\x12\x0e\n\x06sample\x18\x03 \x01(\x05\x12 \n\x04mode\x18\x04 \x01(\x0e\x32\x12.lightning.v1.Mode\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x12\n\ninput_json\x18\x06 \x01(\t\x12\x30\n\x08sampling\x18\x07 \x01(\x0b\x32\x1e.lightning.v1.SamplingDefaults\x12\x0c\n\x04step\x18\x08 \x01(\x03\x12\x11\n\ttimeout_s\x18\t \x01(\x01\x12\x14\n\x0cmax_attempts\x18\n \x01(\x05\"\x89\x01\n\x07\x41ttempt\x12&\n\x07rollout\x18\x01 \x01(\x0b\x32\x15.lightning.v1.Rollout\x12\x12\n\nattempt_id\x18\x02 \x01(\t\x12\x0e\n\x06number\x18\x03 \x01(\x05\x12\x10\n\x08\x62\x61se_url\x18\x04 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x05 \x01(\t\x12\x0f\n\x07lease_s\x18\x06 \x01(\x01\"[\n\x07Outcome\x12+\n\x06status\x18\x01 \x01(\x0e\x32\x1b.lightning.v1.AttemptStatus\x12\x13\n\x0boutput_json\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x8f\x01\n\x0fRolloutProgress\x12\x12\n\nrollout_id\x18\x01 \x01(\t\x12)\n\x05state\x18\x02 \x01(\x0e\x32\x1a.lightning.v1.RolloutState\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\x05\x12+\n\x06status\x18\x04 \x01(\x0e\x32\x1b.lightning.v1.AttemptStatus\"A\n\x16\x45nqueueRolloutsRequest\x12\'\n\x08rollouts\x18\x01 \x03(\x0b\x32\x15.lightning.v1.Rollout\"(\n\x17\x45nqueueRolloutsResponse\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x01 \x01(\x05\"\x87\x01\n\x14\x43laimRolloutsRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x14\n\x0cmax_rollouts\x18\x02 \x01(\x05\x12\x0f\n\x07lease_s\x18\x03 \x01(\x01\x12\x0e\n\x06wait_s\x18\x04 \x01(\x01\x12\x10\n\x08\x63laim_id\x18\x05 \x01(\t\x12\x13\n\x0brollout_ids\x18\x06 \x03(\t\"@\n\x15\x43laimRolloutsResponse\x12\'\n\x08\x61ttempts\x18\x01 \x03(\x0b\x32\x15.lightning.v1.Attempt\"\'\n\x10HeartbeatRequest\x12\x13\n\x0b\x61ttempt_ids\x18\x01 \x03(\t\".\n\x11HeartbeatResponse\x12\x19\n\x11\x65nded_attempt_ids\x18\x01 \x03(\t\"T\n\x16\x43ompleteAttemptRequest\x12\x12\n\nattempt_id\x18\x01 \x01(\t\x12&\n\x07outcome\x18\x02 \x01(\x0b\x32\x15.lightning.v1.Outcome\"I\n\x17\x43ompleteAttemptResponse\x12.\n\x0b\x64isposition\x18\x01 \x01(\x0e\x32\x19.lightning.v1.Disposition\"<\n\x15\x43\x61ncelRolloutsRequest\x12\x13\n\x0brollout_ids\x18\x01 \x03(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"+\n\x16\x43\x61ncelRolloutsResponse\x12\x11\n\tcancelled\x18\x01 \x01(\x05\")\n\x12GetRolloutsRequest\x12\x13\n\x0brollout_ids\x18\x01 \x03(\t\"F\n\x13GetRolloutsResponse\x12/\n\x08rollouts\x18\x01 \x03(\x0b\x32\x1d.lightning.v1.RolloutProgress*;\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0e\n\nMODE_TRAIN\x10\x01\x12\r\n\tMODE_EVAL\x10\x02*\xd7\x01\n\rAttemptStatus\x12\x1e\n\x1a\x41TTEMPT_STATUS_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x41TTEMPT_STATUS_SUCCEEDED\x10\x01\x12\x19\n\x15\x41TTEMPT_STATUS_FAILED\x10\x02\x12\x1a\n\x16\x41TTEMPT_STATUS_TIMEOUT\x10\x03\x12\x1a\n\x16\x41TTEMPT_STATUS_CRASHED\x10\x04\x12\x1c\n\x18\x41TTEMPT_STATUS_CANCELLED\x10\x05\x12\x17\n\x13\x41TTEMPT_STATUS_LOST\x10\x06*|\n\x0cRolloutState\x12\x1d\n\x19ROLLOUT_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14ROLLOUT_STATE_QUEUED\x10\x01\x12\x19\n\x15ROLLOUT_STATE_RUNNING\x10\x02\x12\x18\n\x14ROLLOUT_STATE_SEALED\x10\x03*{\n\x0b\x44isposition\x12\x1b\n\x17\x44ISPOSITION_UNSPECIFIED\x10\x00\x12\x16\n\x12\x44ISPOSITION_SEALED\x10\x01\x12\x18\n\x14\x44ISPOSITION_REQUEUED\x10\x02\x12\x1d\n\x19\x44ISPOSITION_ALREADY_ENDED\x10\x03\x32\xa9\x04\n\x0eRolloutService\x12^\n\x0f\x45nqueueRollouts\x12$.lightning.v1.EnqueueRolloutsRequest\x1a%.lightning.v1.EnqueueRolloutsResponse\x12X\n\rClaimRollouts\x12\".lightning.v1.ClaimRolloutsRequest\x1a#.lightning.v1.ClaimRolloutsResponse\x12L\n\tHeartbeat\x12\x1e.lightning.v1.HeartbeatRequest\x1a\x1f.lightning.v1.HeartbeatResponse\x12^\n\x0f\x43ompleteAttempt\x12$.lightning.v1.CompleteAttemptRequest\x1a%.lightning.v1.CompleteAttemptResponse\x12[\n\x0e\x43\x61ncelRollouts\x12#.lightning.v1.CancelRolloutsRequest\x1a$.lightning.v1.CancelRolloutsResponse\x12R\n\x0bGetRollouts\x12 .lightning.v1.GetRolloutsRequest\x1a!.lightning.v1.GetRolloutsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lightning.v1.rollout_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MODE']._serialized_start=1557
-  _globals['_MODE']._serialized_end=1616
-  _globals['_ATTEMPTSTATUS']._serialized_start=1619
-  _globals['_ATTEMPTSTATUS']._serialized_end=1834
-  _globals['_ROLLOUTSTATE']._serialized_start=1836
-  _globals['_ROLLOUTSTATE']._serialized_end=1960
-  _globals['_DISPOSITION']._serialized_start=1962
-  _globals['_DISPOSITION']._serialized_end=2085
+  _globals['_MODE']._serialized_start=1579
+  _globals['_MODE']._serialized_end=1638
+  _globals['_ATTEMPTSTATUS']._serialized_start=1641
+  _globals['_ATTEMPTSTATUS']._serialized_end=1856
+  _globals['_ROLLOUTSTATE']._serialized_start=1858
+  _globals['_ROLLOUTSTATE']._serialized_end=1982
+  _globals['_DISPOSITION']._serialized_start=1984
+  _globals['_DISPOSITION']._serialized_end=2107
   _globals['_SAMPLINGDEFAULTS']._serialized_start=45
   _globals['_SAMPLINGDEFAULTS']._serialized_end=175
   _globals['_ROLLOUT']._serialized_start=178
@@ -53,26 +53,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENQUEUEROLLOUTSREQUEST']._serialized_end=859
   _globals['_ENQUEUEROLLOUTSRESPONSE']._serialized_start=861
   _globals['_ENQUEUEROLLOUTSRESPONSE']._serialized_end=901
-  _globals['_CLAIMROLLOUTSREQUEST']._serialized_start=903
-  _globals['_CLAIMROLLOUTSREQUEST']._serialized_end=1017
-  _globals['_CLAIMROLLOUTSRESPONSE']._serialized_start=1019
-  _globals['_CLAIMROLLOUTSRESPONSE']._serialized_end=1083
-  _globals['_HEARTBEATREQUEST']._serialized_start=1085
-  _globals['_HEARTBEATREQUEST']._serialized_end=1124
-  _globals['_HEARTBEATRESPONSE']._serialized_start=1126
-  _globals['_HEARTBEATRESPONSE']._serialized_end=1172
-  _globals['_COMPLETEATTEMPTREQUEST']._serialized_start=1174
-  _globals['_COMPLETEATTEMPTREQUEST']._serialized_end=1258
-  _globals['_COMPLETEATTEMPTRESPONSE']._serialized_start=1260
-  _globals['_COMPLETEATTEMPTRESPONSE']._serialized_end=1333
-  _globals['_CANCELROLLOUTSREQUEST']._serialized_start=1335
-  _globals['_CANCELROLLOUTSREQUEST']._serialized_end=1395
-  _globals['_CANCELROLLOUTSRESPONSE']._serialized_start=1397
-  _globals['_CANCELROLLOUTSRESPONSE']._serialized_end=1440
-  _globals['_GETROLLOUTSREQUEST']._serialized_start=1442
-  _globals['_GETROLLOUTSREQUEST']._serialized_end=1483
-  _globals['_GETROLLOUTSRESPONSE']._serialized_start=1485
-  _globals['_GETROLLOUTSRESPONSE']._serialized_end=1555
-  _globals['_ROLLOUTSERVICE']._serialized_start=2088
-  _globals['_ROLLOUTSERVICE']._serialized_end=2641
+  _globals['_CLAIMROLLOUTSREQUEST']._serialized_start=904
+  _globals['_CLAIMROLLOUTSREQUEST']._serialized_end=1039
+  _globals['_CLAIMROLLOUTSRESPONSE']._serialized_start=1041
+  _globals['_CLAIMROLLOUTSRESPONSE']._serialized_end=1105
+  _globals['_HEARTBEATREQUEST']._serialized_start=1107
+  _globals['_HEARTBEATREQUEST']._serialized_end=1146
+  _globals['_HEARTBEATRESPONSE']._serialized_start=1148
+  _globals['_HEARTBEATRESPONSE']._serialized_end=1194
+  _globals['_COMPLETEATTEMPTREQUEST']._serialized_start=1196
+  _globals['_COMPLETEATTEMPTREQUEST']._serialized_end=1280
+  _globals['_COMPLETEATTEMPTRESPONSE']._serialized_start=1282
+  _globals['_COMPLETEATTEMPTRESPONSE']._serialized_end=1355
+  _globals['_CANCELROLLOUTSREQUEST']._serialized_start=1357
+  _globals['_CANCELROLLOUTSREQUEST']._serialized_end=1417
+  _globals['_CANCELROLLOUTSRESPONSE']._serialized_start=1419
+  _globals['_CANCELROLLOUTSRESPONSE']._serialized_end=1462
+  _globals['_GETROLLOUTSREQUEST']._serialized_start=1464
+  _globals['_GETROLLOUTSREQUEST']._serialized_end=1505
+  _globals['_GETROLLOUTSRESPONSE']._serialized_start=1507
+  _globals['_GETROLLOUTSRESPONSE']._serialized_end=1577
+  _globals['_ROLLOUTSERVICE']._serialized_start=2110
+  _globals['_ROLLOUTSERVICE']._serialized_end=2663
 # @@protoc_insertion_point(module_scope)

@@ -139,18 +139,20 @@ class EnqueueRolloutsResponse(_message.Message):
     def __init__(self, added: _Optional[int] = ...) -> None: ...
 
 class ClaimRolloutsRequest(_message.Message):
-    __slots__ = ("worker_id", "max_rollouts", "lease_s", "wait_s", "claim_id")
+    __slots__ = ("worker_id", "max_rollouts", "lease_s", "wait_s", "claim_id", "rollout_ids")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     MAX_ROLLOUTS_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     CLAIM_ID_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_IDS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     max_rollouts: int
     lease_s: float
     wait_s: float
     claim_id: str
-    def __init__(self, worker_id: _Optional[str] = ..., max_rollouts: _Optional[int] = ..., lease_s: _Optional[float] = ..., wait_s: _Optional[float] = ..., claim_id: _Optional[str] = ...) -> None: ...
+    rollout_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker_id: _Optional[str] = ..., max_rollouts: _Optional[int] = ..., lease_s: _Optional[float] = ..., wait_s: _Optional[float] = ..., claim_id: _Optional[str] = ..., rollout_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ClaimRolloutsResponse(_message.Message):
     __slots__ = ("attempts",)

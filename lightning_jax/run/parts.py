@@ -1,0 +1,95 @@
+"""A run's configuration, section by section: plain data in, checked records out; nothing is started.
+
+Invariant: an unknown section or key never passes; what names a run's arm (`config_hash`) covers all that decides its
+numbers but the seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_jax.batch import BatchConfig
+from lightning_jax.configuration import check_keys, from_mapping
+from lightning_jax.credit.baseline import BaselineConfig
+from lightning_jax.credit.config import CreditConfig
+from lightning_jax.learner.config import AlgoConfig
+from lightning_jax.learner.optimizer import OptimizerConfig
+from lightning_jax.rewards.compose import Composition
+from lightning_jax.run.config import EvalConfig, RunnerConfig, ServerConfig, StoreConfig, TrainConfig, WarmupConfig
+from lightning_jax.run.study import Study
+from lightning_jax.serve.config import EngineConfig
+
+SECTIONS = (
+    "name", "seed", "train", "eval", "warmup", "runner", "server", "store",
+    "task", "agent", "model", "algo", "credit", "reward", "batch", "mesh", "engine", "choices",
+)  # fmt: skip
+
+
+NEUTRAL = ("name", "runner", "server", "store", "choices")  # where and by whom a run is done doesn't change its numbers
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Names what decides a run's numbers beside its seed: runs of one hash are seeds of one arm."""
+    kept = {k: v for k, v in config.items() if k not in (*NEUTRAL, "seed")}
+    return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A configuration's sections, read and checked before anything is started."""
+
+    seed: int
+    train: TrainConfig
+    eval: EvalConfig
+    warmup: WarmupConfig
+    runner: RunnerConfig
+    server: ServerConfig
+    store: StoreConfig
+    credit: CreditConfig
+    baseline: BaselineConfig
+    composition: Composition
+    algo: AlgoConfig
+    optimizer: OptimizerConfig
+    batch: BatchConfig
+    engine: EngineConfig
+    mesh: Mapping[str, int]
+
+
+def read_parts(config: Mapping[str, Any]) -> Parts:
+    """Check every section that needs no data. ValueError names the section, the key and the nearest known one."""
+    check_keys(config, SECTIONS, "the configuration")
+    algo = dict(config["algo"])
+    algo.pop("name", None)
+    optimizer, baseline = algo.pop("optimizer", {}), algo.pop("baseline", {})
+    return Parts(
+        seed=int(config["seed"]),
+        train=from_mapping(TrainConfig, config["train"], where="train"),
+        eval=from_mapping(EvalConfig, config["eval"], where="eval"),
+        warmup=from_mapping(WarmupConfig, config["warmup"], where="warmup"),
+        runner=from_mapping(RunnerConfig, config["runner"], where="runner"),
+        server=from_mapping(ServerConfig, config["server"], where="server"),
+        store=from_mapping(StoreConfig, config["store"], where="store"),
+        credit=CreditConfig.from_mapping(config["credit"]),
+        baseline=BaselineConfig.from_mapping(baseline),
+        composition=Composition.from_mapping(config["reward"]),
+        algo=AlgoConfig.from_mapping(algo),
+        optimizer=OptimizerConfig.from_mapping(optimizer),
+        batch=BatchConfig.from_mapping(config["batch"]),
+        engine=EngineConfig.from_mapping(config["engine"]),
+        mesh=dict(config["mesh"]),
+    )
+
+
+def load_study(task: Mapping[str, Any]) -> Study:
+    """Import the study module that `task.study` names and let it build itself from the section."""
+    try:
+        module = importlib.import_module(str(task["study"]))
+    except ImportError as error:
+        raise ValueError(f"task.study={task.get('study')!r} cannot be imported: {error}") from error
+    study: Study = module.load(task)
+    return study

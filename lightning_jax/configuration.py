@@ -40,9 +40,7 @@ def number(value: Any, what: str) -> float:
     return float(value)
 
 
-def from_mapping(
-    cls: type[Config], values: Mapping[str, Any], *, where: str, ignored: Collection[str] = ()
-) -> Config:
+def from_mapping(cls: type[Config], values: Mapping[str, Any], *, where: str, ignored: Collection[str] = ()) -> Config:
     """`cls(**values)`, lists turned into tuples; ValueError names an unknown key and the nearest known one.
 
     `where` is the config group, for the message; `ignored` are keys that another stage reads.

@@ -29,7 +29,7 @@ class Task:
     task_id: str  # stable across runs; groups the samples of a baseline
     input: Mapping[str, Any]  # JSON; all that the agent gets to see
     reference: Mapping[str, Any] = field(default_factory=dict)  # JSON; for rewards only, never sent to an agent
-    tags: Mapping[str, str] = field(default_factory=dict)  # e.g. hardness, database: what evaluations are broken down by
+    tags: Mapping[str, str] = field(default_factory=dict)  # e.g. hardness, db: what evaluations are broken down by
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,12 +179,12 @@ class Trajectory:
     mode: Mode
     outcome: Outcome
     transitions: tuple[Transition, ...]
-    reported: Mapping[str, float] = field(default_factory=dict)  # reward components the client reported; "reward" is the total
+    reported: Mapping[str, float] = field(default_factory=dict)  # components a client reported; "reward" is the total
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The composed reward of one trajectory. valid=False: an infrastructure failure, left out of baselines, not scored 0."""
+    """The composed reward of one trajectory. valid=False: an infrastructure failure, left out of baselines, not a 0."""
 
     total: float
     components: Mapping[str, float]

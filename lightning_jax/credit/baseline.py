@@ -18,8 +18,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_jax.credit.allocation import Float64Array
 from lightning_jax.configuration import check_keys, check_name, number
+from lightning_jax.credit.allocation import Float64Array
 
 Level = Literal["none", "group", "batch"]
 Spread = Literal["mixed", "all_pass", "all_fail", "other"]  # other: all equal, neither 0 nor 1

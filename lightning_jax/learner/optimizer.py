@@ -15,16 +15,15 @@ from lightning_jax.model.sharding import has_mesh
 
 SCHEDULES = ("constant", "cosine", "linear")
 NAMES = ("adamw", "muon")
-Axes = MuonDimensionNumbers
 # (axes contracted with the input, axes of the output) of each stacked matrix; the layer axis is a batch
 MUON_AXES = {
-    "q": Axes((4,), (1, 2, 3)),
-    "k": Axes((3,), (1, 2)),
-    "v": Axes((3,), (1, 2)),
-    "o": Axes((2, 3, 4), (1,)),
-    "gate": Axes((2,), (1,)),
-    "up": Axes((2,), (1,)),
-    "down": Axes((2,), (1,)),
+    "q": MuonDimensionNumbers((4,), (1, 2, 3)),
+    "k": MuonDimensionNumbers((3,), (1, 2)),
+    "v": MuonDimensionNumbers((3,), (1, 2)),
+    "o": MuonDimensionNumbers((2, 3, 4), (1,)),
+    "gate": MuonDimensionNumbers((2,), (1,)),
+    "up": MuonDimensionNumbers((2,), (1,)),
+    "down": MuonDimensionNumbers((2,), (1,)),
 }
 
 
@@ -113,7 +112,7 @@ def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
 
 def _muon(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTransformation:
     def axes(params: Any) -> Any:
-        def of(path: Any, _: jax.Array) -> Axes | None:
+        def of(path: Any, _: jax.Array) -> MuonDimensionNumbers | None:
             names = [str(getattr(key, "key", "")) for key in path]
             return MUON_AXES.get(names[-1]) if "layers" in names else None
 
@@ -135,7 +134,8 @@ def without_sharding_types(tx: optax.GradientTransformation) -> optax.GradientTr
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
         if not has_mesh():
-            return tx.update(grads, state, params)
+            plain: tuple[Any, Any] = tx.update(grads, state, params)
+            return plain
         specs = jax.tree.map(lambda x: jax.typeof(x).sharding.spec, (grads, state))
         result: tuple[Any, Any] = jax.sharding.auto_axes(tx.update, out_sharding=specs)(grads, state, params)
         return result

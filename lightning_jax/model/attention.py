@@ -11,7 +11,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-MASKED = -1e30  # finite: a query that may see nothing gets the mean of the values, never NaN; it is padding, without loss
+MASKED = -1e30  # finite: a query that may see nothing (padding) gets the mean of the values, never NaN
 QUERY_BLOCK = 64
 
 

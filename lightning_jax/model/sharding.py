@@ -29,12 +29,12 @@ class ShardingRules:
     mlp: Axis = "tensor"
 
     def spec(self, axes: Sequence[str | None]) -> PartitionSpec:
-        """PartitionSpec of an array with these logical axes; ValueError on an unknown name or a mesh axis used twice."""
+        """PartitionSpec of an array with these axes; ValueError on an unknown name or a mesh axis used twice."""
         entries: list[Axis] = []
         used: set[str] = set()
         for name in axes:
             if name is not None and not hasattr(self, name):
-                raise ValueError(f"unknown logical axis {name!r}; known are {list(self.__slots__)}")  # type: ignore[attr-defined]
+                raise ValueError(f"unknown logical axis {name!r}; known are {list(self.__slots__)}")
             entry: Axis = getattr(self, name) if name is not None else None
             parts = (entry,) if isinstance(entry, str) else (entry or ())
             if used.intersection(parts):

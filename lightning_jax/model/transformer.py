@@ -81,9 +81,7 @@ def parameters(config: ModelConfig) -> dict[str, Any]:
     return tree
 
 
-def init_params(
-    config: ModelConfig, key: jax.Array, *, dtype: str = "float32", mesh: Mesh | None = None
-) -> Params:
+def init_params(config: ModelConfig, key: jax.Array, *, dtype: str = "float32", mesh: Mesh | None = None) -> Params:
     """Random parameters, each leaf created in its sharding when a mesh is given."""
     infos, treedef = jax.tree.flatten(parameters(config))
 
@@ -162,22 +160,33 @@ def block(
     k = jnp.einsum("nd,khd->nkh", hidden, weight("k", "heads", None, None), out_sharding=heads)
     v = jnp.einsum("nd,khd->nkh", hidden, weight("v", "heads", None, None), out_sharding=heads)
     if c.qkv_bias:
-        q, k, v = q + layer["q_bias"].astype(dtype), k + layer["k_bias"].astype(dtype), v + layer["v_bias"].astype(dtype)
-    q, k, v = (y.reshape(rows, length, *y.shape[1:]) for y in (q, k, v))
+        q, k, v = (
+            q + layer["q_bias"].astype(dtype),
+            k + layer["k_bias"].astype(dtype),
+            v + layer["v_bias"].astype(dtype),
+        )
+
+    def unflatten(y: jax.Array, *axes: str | None) -> jax.Array:
+        """[B·T,...] → [B,T,...]; the layout is named, because with B = 1 it could not be told."""
+        shape = (rows, length, *y.shape[1:])
+        return jax.lax.reshape(y, shape, out_sharding=out_spec(rules, "batch", None, *axes))
+
+    q = unflatten(q, "heads", None, None)
+    k, v = unflatten(k, "heads", None), unflatten(v, "heads", None)
     if c.qk_norm:
         q, k = rms_norm(q, layer["q_norm"], c.norm_eps), rms_norm(k, layer["k_norm"], c.norm_eps)
     attended = attend(rotate(q, cos, sin), rotate(k, cos, sin), v)
     whole = out_spec(rules, "batch", None)
     attended = attended.reshape(rows * length, *attended.shape[2:])
     projected = jnp.einsum("nkgh,dkgh->nd", attended, weight("o", None, "heads", None, None), out_sharding=whole)
-    x = x + projected.reshape(x.shape)
+    x = x + unflatten(projected, None)
 
     hidden = rms_norm(x, layer["mlp_norm"], c.norm_eps).reshape(flat)
     wide = out_spec(rules, "batch", "mlp")
     gate = jnp.einsum("nd,fd->nf", hidden, weight("gate", "mlp", None), out_sharding=wide)
     up = jnp.einsum("nd,fd->nf", hidden, weight("up", "mlp", None), out_sharding=wide)
     down = jnp.einsum("nf,df->nd", jax.nn.silu(gate) * up, weight("down", None, "mlp"), out_sharding=whole)
-    return x + down.reshape(x.shape)
+    return x + unflatten(down, None)
 
 
 def embed(params: Params, tokens: jax.Array, dtype: str, rules: ShardingRules = DEFAULT_RULES) -> jax.Array:

@@ -132,9 +132,7 @@ FILMS = Domain(
                 label("title", TITLES),
                 link("director_id", "directors", "directed", "directed by"),
                 category("genre", GENRES[3:9], "kind of film", where="of genre {}"),
-                integer(
-                    "released", 1980, 2024, 1, "year of release", more="released after", less="released before"
-                ),
+                integer("released", 1980, 2024, 1, "year of release", more="released after", less="released before"),
                 real("rating", 1.1, 9.9, "score", most="best rated", least="worst rated"),
                 integer("budget", 100, 990, 10, "production cost"),
             ),

@@ -271,7 +271,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """The command line; runs until a signal. The key of the service is taken from LJX_API_KEY."""
     options = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", force=True)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s", force=True)
+    log.setLevel(logging.INFO)  # ours only: HTTP clients log every request
     if bool(options.agent) == bool(options.command):
         _parser().error("give exactly one of --agent and --command")
     agent: Agent = (

@@ -246,7 +246,8 @@ def _source(options: argparse.Namespace) -> tuple[Choice, Choice, Sequence[str],
 def main(argv: list[str] | None = None) -> int:
     """The command line; serves until SIGINT or SIGTERM, then drains."""
     options = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", force=True)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s", force=True)
+    log.setLevel(logging.INFO)
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
-T = TypeVar("T")
+from lightning_jax.configuration import from_mapping
+
 CONTROL_COLUMNS = ("write", "token", "position", "seed", "temperature", "top_p", "end", "active")
 """Columns of the array by which the host tells the device about slots."""
-
-
-def _build(cls: type[T], values: Mapping[str, Any]) -> T:
-    known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise ValueError(f"unknown {cls.__name__} fields {unknown}; known are {sorted(known)}")
-    return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,7 @@ class EngineConfig:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> EngineConfig:
         """Build from plain data (YAML); ValueError names unknown keys."""
-        return _build(cls, values)
+        return from_mapping(cls, values, where="engine")
 
     def block_size(self, backend: str = "cpu") -> int:
         """Positions of one cache block: about max_length/8 on CPUs, where skipping pays; all of them elsewhere."""
@@ -95,4 +88,4 @@ class ServeConfig:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> ServeConfig:
         """Build from plain data (YAML); ValueError names unknown keys."""
-        return _build(cls, values)
+        return from_mapping(cls, values, where="serve")

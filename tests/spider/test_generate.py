@@ -163,5 +163,5 @@ def test_tasks_show_the_agent_no_answer(layout: Layout) -> None:
 
 def test_compact_schema(layout: Layout) -> None:
     assert compact_schema(layout.schemas["concerts"]) == (
-        "singer ( singer_id name country age net_worth ) concert ( concert_id singer_id > singer city year attendance )"
+        "singers ( singer_id name country age wealth ) concerts ( concert_id singer_id > singers city year attendance )"
     )

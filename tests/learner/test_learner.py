@@ -11,10 +11,11 @@ import pytest
 from lightning_jax.batch import BatchConfig
 from lightning_jax.learner.config import AlgoConfig
 from lightning_jax.learner.kl_control import KlMemory, next_coefficient
+from lightning_jax.learner.learner import Learner
 from lightning_jax.learner.metrics import DESCRIPTIONS
 from lightning_jax.learner.optimizer import OptimizerConfig, schedule
 from tests.batch.examples import agent_calls, transition
-from tests.learner.small import learner, params
+from tests.learner.small import BATCH, MODEL, learner, params
 
 
 def test_on_policy_update_and_supervised_learning() -> None:
@@ -127,7 +128,7 @@ def test_kl_guard_raises_holds_and_decays() -> None:
 
 
 def test_schedules() -> None:
-    rate = schedule(OptimizerConfig(learning_rate=1.0, schedule="cosine", warmup_steps=4, total_steps=12))
+    rate = schedule(OptimizerConfig(schedule="cosine", warmup_steps=4, total_steps=12), peak=1.0)
     assert [float(rate(i)) for i in range(4)] == pytest.approx([0.25, 0.5, 0.75, 1.0])
     assert float(rate(8)) == pytest.approx(0.5)
     assert float(rate(12)) == pytest.approx(0.0, abs=1e-6)
@@ -156,3 +157,21 @@ def test_shipped_algorithms_are_readable(name: str) -> None:
     config = AlgoConfig.from_mapping(values)
     assert OptimizerConfig.from_mapping(values["optimizer"]).learning_rate > 0
     assert config.critic == (name == "ppo")
+
+
+def test_muon_learns_on_an_explicit_mesh() -> None:
+    """Its matrix products carry no sharding types of their own; states must come back as they were laid out."""
+    small = Learner(
+        MODEL, AlgoConfig(aggregation="token-mean"), BATCH, OptimizerConfig(name="muon", learning_rate=1e-2)
+    )
+    state = small.init(params())
+    laid_out = jax.tree.map(lambda x: x.sharding, state["params"])
+    words = [transition([1, 2, 10 + i], [30 + i, 3], rollout=f"r{i}", task=f"t{i}") for i in range(8)]
+    losses = []
+    for _ in range(40):
+        state, metrics = small.supervised(state, words)
+        losses.append(metrics["learner/loss"])
+    assert losses[-1] < 0.2 < 3 < losses[0]
+    assert jax.tree.map(lambda x: x.sharding, state["params"]) == laid_out
+    with pytest.raises(ValueError, match="optimizer name='moun'"):
+        OptimizerConfig(name="moun")

@@ -224,6 +224,11 @@ class Experiment:
             return state, int(data["step"])
         params = policy.params
         if parts.warmup.enabled:
+            if (path := self.config["model"].get("path")) is not None:
+                raise ValueError(
+                    f"warmup.enabled=true with model.path={path}: the warm-up's learning rates are for random weights "
+                    "and would ruin a trained model; set warmup.enabled=false"
+                )
             optimizer = OptimizerConfig(
                 name=parts.warmup.optimizer,
                 muon_learning_rate=parts.warmup.muon_learning_rate,

@@ -1,4 +1,4 @@
-"""Who may call what. Admins run the queue and the weights; an attempt's token writes its own rewards and spans only.
+"""Who may call what: admins everything, keys with scopes what those name, an attempt's token its own rewards and spans.
 
 Invariant: a token nobody was given is refused everywhere. Without a configured admin key everybody who presents no
 token is an admin, which is why the server then listens on loopback only.
@@ -6,39 +6,77 @@ token is an admin, which is why the server then listens on loopback only.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import grpc
 import grpc.aio
+import yaml
 
-from lightning_jax.ingest.grants import AttemptGrant, same_key
+from lightning_jax.configuration import check_name
+from lightning_jax.ingest.grants import AttemptGrant, key_hash, same_key
 from lightning_jax.ingest.store import Store
 
-# What an attempt's token is good for; everything else is for admins, health and reflection for anybody.
-ATTEMPT_METHODS = frozenset(
-    {
-        "/lightning.v1.RewardService/RecordRewards",
-        "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-    }
-)
+_QUEUE = "/lightning.v1.RolloutService/"
+# What a key with a scope may call. "admin" is every scope there is; health and reflection are for anybody.
+SCOPES: Mapping[str, tuple[str, ...]] = {
+    "traces": ("/opentelemetry.proto.collector.trace.v1.TraceService/",),
+    "rewards": ("/lightning.v1.RewardService/",),
+    "calls": ("/lightning.v1.CallService/",),  # policy servers of other processes
+    "runner": tuple(_QUEUE + name for name in ("ClaimRollouts", "Heartbeat", "CompleteAttempt", "GetRollouts")),
+    "learner": (_QUEUE, "/lightning.v1.TransitionService/", "/lightning.v1.PolicyService/"),
+    "admin": ("/",),
+}
+ATTEMPT_SCOPES = frozenset({"traces", "rewards"})  # and of these only what is its own
 OPEN_PREFIXES = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls: an admin (``grant is None``) or the agent of one attempt."""
+    """Who calls: somebody trusted with all rollouts (``grant is None``) or the agent of one attempt."""
 
     grant: AttemptGrant | None
+    scopes: frozenset[str] = frozenset({"admin"})
+
+    def refusal(self, method: str) -> str:
+        """Why the caller may not call ``method`` (/package.Service/Method); "" where he may."""
+        scopes = self.scopes if self.grant is None else ATTEMPT_SCOPES
+        if any(method.startswith(SCOPES[scope]) for scope in scopes):
+            return ""
+        needed = sorted(scope for scope, methods in SCOPES.items() if method.startswith(methods))
+        who = "this key" if self.grant is None else f"the token of attempt {self.grant.attempt_id!r}"
+        return f"{who} has the scopes {sorted(scopes)} and may not call {method}; it takes one of {needed}"
+
+
+def read_keys(path: str | Path | None) -> dict[str, list[str]]:
+    """The keys and scopes in a YAML file (bearer key -> list of scopes); ValueError where it holds something else."""
+    if path is None:
+        return {}
+    try:
+        keys = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"keys file {str(path)!r} cannot be read: {error}") from error
+    if not isinstance(keys, dict) or not all(isinstance(scopes, list) for scopes in keys.values()):
+        raise ValueError(f"keys file {str(path)!r} must map bearer keys to lists of scopes, e.g. `my-key: [traces]`")
+    return {str(key): [str(scope) for scope in scopes] for key, scopes in keys.items()}
 
 
 class Authenticator:
-    """Turns call metadata into a Caller."""
+    """Turns call metadata into a Caller. ``keys`` maps more bearer keys to their scopes (ValueError: unknown one)."""
 
-    def __init__(self, store: Store, admin_key: str | None) -> None:
+    def __init__(
+        self, store: Store, admin_key: str | None, keys: Mapping[str, Collection[str]] = MappingProxyType({})
+    ) -> None:
+        for scopes in keys.values():
+            for scope in scopes:
+                check_name(scope, SCOPES, "scope of a key")
         self._store = store
         self._admin_key = admin_key
+        # By hash, so that looking a key up takes the same time whatever of it is right.
+        self._keys = {key_hash(key): Caller(None, frozenset(scopes)) for key, scopes in keys.items()}
 
     def caller(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
         """The caller behind a request, or None for one with no valid token."""
@@ -47,6 +85,8 @@ class Authenticator:
             return None if self._admin_key else Caller(None)
         if self._admin_key and same_key(token, self._admin_key):
             return Caller(None)
+        if self._keys and (known := self._keys.get(key_hash(token))) is not None:
+            return known
         grant = self._store.authorize(token)
         return None if grant is None else Caller(grant)
 
@@ -78,9 +118,8 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
         if caller is None:
             message = "no valid bearer token; send authorization: Bearer <admin key or the attempt's api_key>"
             return _refusal(handler, grpc.StatusCode.UNAUTHENTICATED, message)
-        if caller.grant is not None and method not in ATTEMPT_METHODS:
-            message = f"the token of attempt {caller.grant.attempt_id!r} may not call {method}; it takes the admin key"
-            return _refusal(handler, grpc.StatusCode.PERMISSION_DENIED, message)
+        if refusal := caller.refusal(method):
+            return _refusal(handler, grpc.StatusCode.PERMISSION_DENIED, refusal)
         return handler
 
 

@@ -35,6 +35,7 @@ from lightning_jax.ingest.errors import AttemptEnded, IdentityConflict, StoreUna
 from lightning_jax.ingest.policy_service import FORMAT, content_digest
 from lightning_jax.ingest.rollouts import RolloutStatus
 from lightning_jax.ingest.sealing import Disposition
+from lightning_jax.ingest.tls import ClientTls
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -58,20 +59,28 @@ _ERRORS: dict[grpc.StatusCode, type[Exception]] = {
 
 
 class IngestClient:
-    """Connect to ``target`` (host:port); ``api_key`` is the admin key or an attempt's token. Safe for many threads.
+    """Connect to ``target`` (host:port, or https://host:port for TLS as LJX_TLS_CA and its like say, or as ``tls``).
+
+    ``api_key`` is the admin key, one with scopes, or an attempt's token. Safe for many threads.
 
     A call takes at most ``timeout_s`` per try and ``patience_s`` over all tries; then StoreUnavailable is raised.
     """
 
     def __init__(
-        self, target: str, api_key: str | None = None, *, timeout_s: float = 60.0, patience_s: float = 60.0
+        self,
+        target: str,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = 60.0,
+        patience_s: float = 60.0,
+        tls: ClientTls | None = None,
     ) -> None:
         self.target = target
         self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._closed = threading.Event()
-        self._channel = grpc.insecure_channel(target, options=_OPTIONS)
+        self._channel = _channel(target, tls)
         self._rollouts = rollout_pb2_grpc.RolloutServiceStub(self._channel)
         self._calls = call_pb2_grpc.CallServiceStub(self._channel)
         self._rewards = reward_pb2_grpc.RewardServiceStub(self._channel)
@@ -243,6 +252,16 @@ class IngestClient:
             if self._closed.wait(delay * (0.5 + random.random())):
                 raise StoreUnavailable(f"the client of {self.target} was closed during a retry")
             delay = min(2 * delay, 5.0)
+
+
+def _channel(target: str, tls: ClientTls | None) -> grpc.Channel:
+    scheme, _, rest = target.rpartition("://")
+    if scheme not in ("", "http", "https"):
+        raise ValueError(f"target is {target!r}; write host:port, or https://host:port for TLS")
+    if scheme == "https" or tls is not None:
+        credentials = (tls or ClientTls.from_environment()).credentials()
+        return grpc.secure_channel(rest, credentials, options=_OPTIONS)
+    return grpc.insecure_channel(rest, options=_OPTIONS)
 
 
 def _error(error: grpc.RpcError, target: str) -> Exception:

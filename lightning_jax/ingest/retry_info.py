@@ -1,7 +1,7 @@
-"""The two trailers by which OTLP exporters learn when to come back.
+"""google.rpc.Status and RetryInfo, by which OTLP exporters learn what failed and when to come back.
 
-The OTLP specification puts google.rpc.RetryInfo into the status details; the Python exporter looks for it in a trailer
-of its own. Both are sent. The messages are three fields deep: they are written here rather than pulling in a package.
+The OTLP specification puts RetryInfo into the status details; the Python exporter looks for it in a trailer of its own.
+Both are sent. The messages are three fields deep: they are written here rather than pulling in a package.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 
+RETRY_DELAY_S = 0.5  # exporters give up after some seconds in all: a longer pause would make them drop
 _TYPE = "type.googleapis.com/google.rpc.RetryInfo"
 
 
@@ -18,9 +19,13 @@ def retry_trailers(code: grpc.StatusCode, message: str, delay_s: float) -> tuple
     delay = Duration(seconds=int(delay_s), nanos=int(delay_s % 1 * 1e9))
     retry_info = _field(1, delay.SerializeToString())  # RetryInfo.retry_delay
     detail = AnyMessage(type_url=_TYPE, value=retry_info).SerializeToString()
-    number = bytes([1 << 3, code.value[0]])  # Status.code, a varint below 128
-    status = number + _field(2, message.encode()) + _field(3, detail)  # Status.message, Status.details
+    status = status_message(code, message) + _field(3, detail)  # Status.details
     return (("google.rpc.retryinfo-bin", retry_info), ("grpc-status-details-bin", status))
+
+
+def status_message(code: grpc.StatusCode, message: str) -> bytes:
+    """A serialised google.rpc.Status without details: also the body of an OTLP/HTTP error."""
+    return bytes([1 << 3, code.value[0]]) + _field(2, message.encode("utf-8", "replace"))  # a code is below 128
 
 
 def _field(number: int, payload: bytes) -> bytes:

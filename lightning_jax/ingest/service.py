@@ -9,13 +9,15 @@ import asyncio
 import ipaddress
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from types import MappingProxyType
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from starlette.routing import Route
 
 from lightning_jax._proto.lightning.v1 import (
     call_pb2_grpc,
@@ -27,10 +29,13 @@ from lightning_jax._proto.lightning.v1 import (
 from lightning_jax.ingest import trace_service
 from lightning_jax.ingest.auth import Authenticator, AuthInterceptor
 from lightning_jax.ingest.call_service import CallService
+from lightning_jax.ingest.otlp_http import TraceRoutes
 from lightning_jax.ingest.policy_service import PolicyCallback, PolicyService
+from lightning_jax.ingest.receiver import MAX_REQUEST_BYTES, ReceiverLimits, SpanReceiver
 from lightning_jax.ingest.reward_service import RewardService
 from lightning_jax.ingest.rollout_service import RolloutService
 from lightning_jax.ingest.store import Store
+from lightning_jax.ingest.tls import ServerTls
 from lightning_jax.ingest.trace_service import TraceService
 from lightning_jax.ingest.transition_service import TransitionService
 
@@ -45,22 +50,23 @@ SERVICES = (
 )
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # a second server on the same port is a mistake, not load balancing
-    ("grpc.max_receive_message_length", trace_service.MAX_REQUEST_BYTES),
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 )
-MAX_CONCURRENT_RPCS = 4096
+MAX_CONCURRENT_RPCS = 4096  # a hard stop: long polls of runners count; exports have narrower bounds of their own
 
 
 class IngestServer:
     """gRPC over ``store``. ``http_root`` (http://host:port, or a function that tells it) goes into claimed attempts.
 
     ``on_policy`` receives each published version with its safetensors bytes, in a worker thread; it may raise
-    ValueError to refuse one. ``port`` 0 takes a free one. Raises ValueError for a host beyond loopback without
-    ``admin_key``.
+    ValueError to refuse one. ``port`` 0 takes a free one. ``keys`` maps bearer keys to their scopes (see auth.SCOPES),
+    ``limits`` bounds the spans that wait for their commit, ``tls`` encrypts (and, with a client CA, asks clients for
+    certificates). Raises ValueError for a host beyond loopback without ``admin_key``, RuntimeError for a taken port.
     """
 
     def __init__(
@@ -71,7 +77,11 @@ class IngestServer:
         http_root: str | Callable[[], str] = "",
         admin_key: str | None = None,
         on_policy: PolicyCallback | None = None,
-        max_pending_spans: int = 50_000,
+        *,
+        keys: Mapping[str, Collection[str]] = MappingProxyType({}),
+        limits: ReceiverLimits | None = None,
+        tls: ServerTls | None = None,
+        max_rpcs: int = MAX_CONCURRENT_RPCS,
     ) -> None:
         if not admin_key and not is_loopback(host):
             raise ValueError(
@@ -81,9 +91,10 @@ class IngestServer:
         self._store = store
         self._host, self._port = host, port
         self._http_root: Callable[[], str] = http_root if callable(http_root) else lambda: http_root
-        self._authenticator = Authenticator(store, admin_key)
+        self._authenticator = Authenticator(store, admin_key, keys)
+        self._receiver = SpanReceiver(store, limits)
         self._on_policy = on_policy
-        self._max_pending_spans = max_pending_spans
+        self._tls, self._max_rpcs = tls, max_rpcs
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -99,6 +110,10 @@ class IngestServer:
     def target(self) -> str:
         """What a client connects to (host:port)."""
         return f"[{self._host}]:{self._port}" if ":" in self._host else f"{self._host}:{self._port}"
+
+    def http_routes(self) -> list[Route]:
+        """OTLP/HTTP's routes, for the application that serves the HTTP port: same store, same keys, same bounds."""
+        return TraceRoutes(self._receiver, self._authenticator, self._store).routes()
 
     def start(self) -> int:
         """Listen; returns the port. Raises RuntimeError where the port is taken."""
@@ -134,10 +149,13 @@ class IngestServer:
         server = grpc.aio.server(
             interceptors=[AuthInterceptor(self._authenticator)],
             options=_OPTIONS,
-            maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS,
+            maximum_concurrent_rpcs=self._max_rpcs,
         )
         servicer = self._add_services(server)
-        port = server.add_insecure_port(self.target)
+        if self._tls is None:
+            port = server.add_insecure_port(self.target)
+        else:
+            port = server.add_secure_port(self.target, self._tls.credentials())
         await server.start()
         for name in ("", *SERVICES):
             await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -158,7 +176,7 @@ class IngestServer:
         reward_pb2_grpc.add_RewardServiceServicer_to_server(RewardService(self._store, self._authenticator), server)
         transition_pb2_grpc.add_TransitionServiceServicer_to_server(transitions, server)
         policy_pb2_grpc.add_PolicyServiceServicer_to_server(PolicyService(self._store, self._on_policy), server)
-        traces = TraceService(self._store, self._authenticator, max_pending=self._max_pending_spans)
+        traces = TraceService(self._receiver, self._authenticator)
         server.add_generic_rpc_handlers((traces.handler(),))
         servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, select, update
 
@@ -14,10 +14,20 @@ from lightning_jax.ingest.records import span_of, span_row
 from lightning_jax.ingest.writer import Transaction
 
 
-def record(transaction: Transaction, spans: Sequence[types.Span], aside: Sequence[Quarantine]) -> int:
-    """Insert the spans that are new and note why some could not be placed. Returns how many were new."""
+def record(
+    transaction: Transaction,
+    spans: Sequence[types.Span],
+    aside: Sequence[Quarantine],
+    adoptions: Mapping[bytes, tuple[str, str]],
+) -> int:
+    """Insert the spans that are new and note why some could not be placed. Returns how many were new.
+
+    adoptions: traces whose unplaced spans now belong to a (rollout_id, attempt_id).
+    """
     added = insert_new(transaction.connection, schema.spans, [span_row(span) for span in spans])
     put_aside(transaction, aside)
+    for trace_id, identity in adoptions.items():
+        adopt(transaction, trace_id, *identity)
     return added
 
 

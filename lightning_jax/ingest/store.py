@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from sqlalchemy import Connection
 
@@ -170,14 +170,18 @@ class Store:
         """Store rewards, all or none; the future holds how many were new, or raises AttemptEnded or UnknownAttempt."""
         return self._writer.submit(partial(rewards.record, rows=[reward_row(reward) for reward in batch]))
 
-    def record_spans(self, batch: Sequence[types.Span], aside: Sequence[quarantine.Quarantine] = ()) -> Future[int]:
-        """Store spans and what was wrong with some; the future holds how many spans were new."""
-        return self._writer.submit(partial(spans.record, spans=tuple(batch), aside=tuple(aside)))
+    def record_spans(
+        self,
+        batch: Sequence[types.Span],
+        aside: Sequence[quarantine.Quarantine] = (),
+        adoptions: Mapping[bytes, tuple[str, str]] = MappingProxyType({}),
+    ) -> Future[int]:
+        """Store spans and what was wrong with some; the future holds how many spans were new.
 
-    def adopt_trace(self, trace_id: bytes, rollout_id: str, attempt_id: str) -> Future[int]:
-        """Give the unplaced spans of a trace to an attempt; the future holds how many there were."""
+        adoptions: traces whose unplaced spans, stored earlier, now belong to a (rollout_id, attempt_id).
+        """
         return self._writer.submit(
-            partial(spans.adopt, trace_id=trace_id, rollout_id=rollout_id, attempt_id=attempt_id)
+            partial(spans.record, spans=tuple(batch), aside=tuple(aside), adoptions=dict(adoptions))
         )
 
     def call_identities(self, call_ids: Sequence[str]) -> dict[str, tuple[str, str]]:

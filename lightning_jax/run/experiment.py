@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning_jax.assemble.naming import AgentNaming
+from lightning_jax.ingest.auth import read_keys
 from lightning_jax.ingest.client import IngestClient
 from lightning_jax.ingest.errors import StoreUnavailable
+from lightning_jax.ingest.tls import ServerTls
 from lightning_jax.learner.config import AlgoConfig
 from lightning_jax.learner.learner import Learner
 from lightning_jax.learner.optimizer import OptimizerConfig
@@ -288,6 +290,8 @@ def build_service(parts: Parts, policy: Policy, default_store: str, admin_key: s
         http_port=parts.server.http_port,
         grpc_port=parts.server.grpc_port,
         advertise=parts.server.advertise,
+        keys=read_keys(parts.server.keys_file),
+        tls=ServerTls.of(parts.server.tls_certificate, parts.server.tls_key, parts.server.tls_client_ca),
         admin_key=admin_key,
     )
 

@@ -6,13 +6,14 @@ Used by the loop for a run in one process, by `LightningServer`, and by `python 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store
+from lightning_jax.ingest.tls import ServerTls
 from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.tokenizer import Tokenizer
 from lightning_jax.publish.handover import on_one_device
@@ -31,7 +32,7 @@ class Addresses:
     """Where a started service listens."""
 
     http: str  # http://host:port
-    grpc: str  # host:port
+    grpc: str  # host:port, https://host:port with TLS
 
 
 class Service:
@@ -50,6 +51,8 @@ class Service:
         advertise: str | None = None,
         admin_key: str | None = None,
         serve: Mapping[str, Any] | None = None,
+        keys: Mapping[str, Collection[str]] | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """advertise: host name in the base URLs handed to agents. ValueError for a host that others can reach without
         `admin_key`; with one, calls that belong to no rollout need it too.
@@ -67,7 +70,11 @@ class Service:
             http_root=self.http_root,
             admin_key=admin_key,
             on_policy=self._receive,
+            keys=keys or {},
+            tls=tls,
         )
+        app.router.routes.extend(self._ingest.http_routes())  # OTLP/HTTP on the policy server's port
+        self._scheme = "https://" if tls is not None else ""
         self._http_port = 0
         self._grpc_port = 0
 
@@ -81,7 +88,7 @@ class Service:
     @property
     def addresses(self) -> Addresses:
         """Where to reach it, once started."""
-        return Addresses(http=self.http_root(), grpc=f"{self._reachable()}:{self._grpc_port}")
+        return Addresses(http=self.http_root(), grpc=f"{self._scheme}{self._reachable()}:{self._grpc_port}")
 
     def http_root(self) -> str:
         """Root of the base URLs that attempts are handed."""

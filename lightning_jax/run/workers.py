@@ -46,7 +46,8 @@ class Workers:
 
     def _load(self) -> Agent:
         if self._config.kind == "subprocess":
-            return CommandAgent(self._config.command, otlp_endpoint=f"http://{self._target}")
+            endpoint = self._target if "://" in self._target else f"http://{self._target}"
+            return CommandAgent(self._config.command, otlp_endpoint=endpoint)
         if isinstance(self._agent, Mapping):
             return load_agent(str(self._agent["entry"]), dict(self._agent.get("arguments") or {}))
         return self._agent

@@ -68,6 +68,7 @@ setup(
             "gguf>=0.17",
             "opentelemetry-sdk>=1.30",
             "opentelemetry-exporter-otlp-proto-grpc>=1.30",
+            "psycopg[binary]>=3.2",
             "pytest>=8",
             "pytest-timeout>=2.3",
             "pytest-asyncio>=0.25",

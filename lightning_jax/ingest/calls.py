@@ -18,8 +18,11 @@ from lightning_jax.ingest.writer import Rejected, Transaction
 _BEFORE = select(schema.calls.c.attempt_id, schema.calls.c.response_ids).where(
     schema.calls.c.call_id == bindparam("call")
 )
-_ATTEMPT = select(schema.attempts.c.rollout_id, schema.attempts.c.status).where(
-    schema.attempts.c.attempt_id == bindparam("attempt")
+# FOR SHARE (PostgreSQL): another server cannot end the attempt between this look and the insert.
+_ATTEMPT = (
+    select(schema.attempts.c.rollout_id, schema.attempts.c.status)
+    .where(schema.attempts.c.attempt_id == bindparam("attempt"))
+    .with_for_update(read=True)
 )
 _INSERT = schema.calls.insert()
 

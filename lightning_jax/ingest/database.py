@@ -6,16 +6,18 @@ readers get snapshots of their own (WAL) and never hold the writer up.
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event
+from sqlalchemy import Connection, Engine, Table, create_engine, event, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.pool import QueuePool
 
 BUSY_TIMEOUT_MS = 5000
+POSTGRES_TIMEOUT_S = 10
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
@@ -29,7 +31,9 @@ def open_engine(url: str, *, writer: bool) -> Engine:
     if dialect not in _INSERT:
         raise ValueError(f"store.url has the dialect {dialect!r}; supported are {sorted(_INSERT)}")
     if dialect == "postgresql":
-        return create_engine(parsed, pool_size=1 if writer else 8, pool_pre_ping=True)
+        return create_engine(
+            parsed, pool_size=1 if writer else 8, pool_pre_ping=True, connect_args=_postgres_patience()
+        )
     if parsed.database in (None, "", ":memory:"):
         raise ValueError(f"store.url is {url!r}, an in-memory database; name a file: sqlite:////path/to/store.sqlite")
     Path(str(parsed.database)).parent.mkdir(parents=True, exist_ok=True)
@@ -43,6 +47,25 @@ def open_engine(url: str, *, writer: bool) -> Engine:
     event.listen(engine, "connect", _set_pragmas)
     event.listen(engine, "begin", _begin_immediate if writer else _begin_deferred)
     return engine
+
+
+def _postgres_patience() -> dict[str, Any]:
+    """A server that hangs or vanished is an error within seconds, so that callers are told to come back."""
+    return {
+        "connect_timeout": POSTGRES_TIMEOUT_S,
+        "tcp_user_timeout": POSTGRES_TIMEOUT_S * 1000,
+        "keepalives_idle": POSTGRES_TIMEOUT_S,
+        "keepalives_interval": 2,
+        "keepalives_count": 3,
+        "options": f"-c statement_timeout={POSTGRES_TIMEOUT_S}s",
+    }
+
+
+def lock(connection: Connection, name: str) -> None:
+    """Hold ``name`` until the transaction ends. SQLite has one writer anyway; PostgreSQL's servers queue up here."""
+    if connection.dialect.name == "postgresql":
+        number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
+        connection.execute(select(func.pg_advisory_xact_lock(number)))
 
 
 def insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> int:

@@ -48,9 +48,10 @@ def span_count(request: ExportTraceServiceRequest) -> int:
 def place(request: ExportTraceServiceRequest, caller: Caller, store: Store) -> Placement:
     """Place every span of a request. Reads the store, writes nothing."""
     result = Placement()
+    named: dict[int, str] = {}  # index in result.spans -> attempt id that its resource names, not known yet
     unplaced: dict[int, tuple[Any, str]] = {}  # index in result.spans -> protobuf span, reason so far
     for resource_spans in request.resource_spans:
-        identity, reason = _resource_identity(resource_spans.resource.attributes, caller, store)
+        identity, reason, attempt = _resource_identity(resource_spans.resource.attributes, caller, store)
         for scope_spans in resource_spans.scope_spans:
             for span in scope_spans.spans:
                 if not (_valid(span.trace_id, 16) and _valid(span.span_id, 8)):
@@ -58,6 +59,7 @@ def place(request: ExportTraceServiceRequest, caller: Caller, store: Store) -> P
                     continue
                 if identity is None:
                     unplaced[len(result.spans)] = (span, reason)
+                    named[len(result.spans)] = attempt
                 result.spans.append(span_of(span, scope_spans.scope.name, *(identity or ("", ""))))
     if unplaced:
         _place_by_span(result, unplaced, store)
@@ -65,21 +67,22 @@ def place(request: ExportTraceServiceRequest, caller: Caller, store: Store) -> P
         for index, (_span, reason) in unplaced.items():
             lost = result.spans[index]
             identity_text = span_identity(lost.trace_id, lost.span_id)
-            result.aside.append(Quarantine("span", identity_text, reason, f"{lost.scope} {lost.name}"))
+            detail = f"{lost.scope} {lost.name}"
+            result.aside.append(Quarantine("span", identity_text, reason, detail, named.get(index, "")))
     return result
 
 
-def _resource_identity(attributes: Any, caller: Caller, store: Store) -> tuple[Identity | None, str]:
-    """The identity of all spans of a resource, or None and why."""
+def _resource_identity(attributes: Any, caller: Caller, store: Store) -> tuple[Identity | None, str, str]:
+    """The identity of all spans of a resource, or None, why, and the attempt that is named but not known yet."""
     if caller.grant is not None:
-        return (caller.grant.rollout.rollout_id, caller.grant.attempt_id), ""
+        return (caller.grant.rollout.rollout_id, caller.grant.attempt_id), "", ""
     named = {item.key: item.value.string_value for item in attributes}
     rollout_id, attempt_id = named.get(ROLLOUT_ATTRIBUTE, ""), named.get(ATTEMPT_ATTRIBUTE, "")
     if not rollout_id and not attempt_id:
-        return None, "no_identity"
+        return None, "no_identity", ""
     if store.attempt_grant(rollout_id, attempt_id) is None:
-        return None, "unknown_attempt"
-    return (rollout_id, attempt_id), ""
+        return None, "unknown_attempt", attempt_id
+    return (rollout_id, attempt_id), "", ""
 
 
 def _valid(identity: bytes, size: int) -> bool:

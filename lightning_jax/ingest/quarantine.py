@@ -20,6 +20,7 @@ class Quarantine:
     identity: str
     reason: str  # a short fixed word, to be counted by
     detail: str = ""
+    attempt: str = ""  # which attempt a span named that was not known when it came
 
 
 def put_aside(transaction: Transaction, items: Sequence[Quarantine]) -> int:
@@ -31,6 +32,7 @@ def put_aside(transaction: Transaction, items: Sequence[Quarantine]) -> int:
             "reason": item.reason,
             "detail": item.detail[:2000],
             "received_ns": transaction.now_ns,
+            "attempt": item.attempt,
         }
         for item in items
     ]
@@ -43,6 +45,18 @@ def release(transaction: Transaction, kind: str, identities: Sequence[str]) -> N
     for start in range(0, len(identities), 500):
         some = table.c.identity.in_(identities[start : start + 500])
         transaction.connection.execute(delete(table).where(table.c.kind == kind, some))
+
+
+def early_spans(connection: Connection, attempt_ids: Sequence[str]) -> dict[str, list[str]]:
+    """Identities of the spans that named an attempt before it was claimed, by attempt."""
+    table = schema.quarantine
+    query = select(table.c.attempt, table.c.identity).where(
+        table.c.attempt.in_(attempt_ids), table.c.attempt != "", table.c.kind == "span"
+    )
+    found: dict[str, list[str]] = {}
+    for attempt, identity in connection.execute(query):
+        found.setdefault(attempt, []).append(identity)
+    return found
 
 
 def counts(connection: Connection) -> dict[tuple[str, str], int]:

@@ -65,5 +65,6 @@ def _attempt(connection: Connection, rollout_id: str, attempt_id: str) -> tuple[
     query = select(attempts.c.attempt_id, attempts.c.status).where(attempts.c.rollout_id == rollout_id)
     if attempt_id:
         query = query.where(attempts.c.attempt_id == attempt_id)
-    row = connection.execute(query.order_by(attempts.c.number.desc()).limit(1)).one_or_none()
+    query = query.order_by(attempts.c.number.desc()).limit(1).with_for_update(read=True)
+    row = connection.execute(query).one_or_none()
     return None if row is None else (row.attempt_id, row.status)

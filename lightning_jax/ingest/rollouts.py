@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from lightning_jax import types
-from lightning_jax.ingest import schema
+from lightning_jax.ingest import schema, spans
 from lightning_jax.ingest.database import insert_new
 from lightning_jax.ingest.errors import IdentityConflict
 from lightning_jax.ingest.grants import AttemptGrant, GrantCache, key_hash, new_key
@@ -105,7 +105,10 @@ def claim(transaction: Transaction, wish: Claim, cache: GrantCache) -> list[type
         .limit(wish.limit)
         .with_for_update(skip_locked=True)
     ).mappings()
-    return [_issue(transaction, row, row["attempts"] + 1, wish, cache, again=False) for row in queued.all()]
+    issued = [_issue(transaction, row, row["attempts"] + 1, wish, cache, again=False) for row in queued.all()]
+    if issued:
+        spans.adopt_named(transaction, {attempt.attempt_id: attempt.rollout.rollout_id for attempt in issued})
+    return issued
 
 
 def _issue(

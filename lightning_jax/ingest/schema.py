@@ -1,4 +1,4 @@
-"""The tables of the store, and the check that a file was written by a schema this code understands.
+"""The tables of the store.
 
 Token ids are little-endian int32 BLOBs and log-probs little-endian float32 BLOBs: exact, and no JSON numbers.
 Ids that define an order (rollouts.position, spans.id, rewards.id, sealed.cursor) never get reused.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from sqlalchemy import (
     BigInteger,
     Column,
-    Connection,
     Float,
     Index,
     Integer,
@@ -19,11 +18,10 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
-    insert,
-    select,
+    text,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # grows with every change below; migrations/ has the way from the version before
 
 # SQLite gives autoincrement to INTEGER only; 64 bits there anyway.
 _Serial = BigInteger().with_variant(Integer(), "sqlite")
@@ -170,21 +168,13 @@ quarantine = Table(
     Column("reason", String, nullable=False),  # a short fixed word, to be counted by
     Column("detail", Text, nullable=False),
     Column("received_ns", BigInteger, nullable=False),
+    Column("attempt", String, nullable=False, server_default=""),  # what a span named that was not known yet
     UniqueConstraint("kind", "identity", "reason"),
+    Index(
+        "quarantine_by_attempt",
+        "attempt",
+        sqlite_where=text("attempt != ''"),
+        postgresql_where=text("attempt != ''"),
+    ),
     sqlite_autoincrement=True,
 )
-
-
-def prepare(connection: Connection) -> None:
-    """Create what is missing, or refuse a database that a newer program wrote (ValueError naming both versions)."""
-    metadata.create_all(connection, tables=[meta])
-    found = connection.execute(select(meta.c.value).where(meta.c.key == "schema_version")).scalar_one_or_none()
-    if found is not None and int(found) != SCHEMA_VERSION:
-        relation = "newer" if int(found) > SCHEMA_VERSION else "older"
-        raise ValueError(
-            f"the store has schema version {found}, {relation} than the version {SCHEMA_VERSION} this program writes; "
-            f"use the program that wrote it, or give the run a store of its own"
-        )
-    metadata.create_all(connection)
-    if found is None:
-        connection.execute(insert(meta).values(key="schema_version", value=str(SCHEMA_VERSION)))

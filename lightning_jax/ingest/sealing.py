@@ -13,6 +13,7 @@ from sqlalchemy import func, select, update
 
 from lightning_jax import types
 from lightning_jax.ingest import schema
+from lightning_jax.ingest.database import lock
 from lightning_jax.ingest.errors import UnknownAttempt
 from lightning_jax.ingest.grants import GrantCache
 from lightning_jax.ingest.records import json_text
@@ -55,6 +56,7 @@ def complete(
         select(attempts.c.status, attempts.c.number, rollouts.c.rollout_id, rollouts.c.max_attempts)
         .join(rollouts, rollouts.c.rollout_id == attempts.c.rollout_id)
         .where(attempts.c.attempt_id == attempt_id)
+        .with_for_update(of=attempts)
     ).one_or_none()
     if row is None:
         raise UnknownAttempt(f"no attempt {attempt_id!r}; attempts come from claiming a rollout")
@@ -117,6 +119,7 @@ def end_attempt(transaction: Transaction, attempt_id: str, outcome: types.Outcom
 def seal(transaction: Transaction, rollout_id: str, attempt_id: str, outcome: types.Outcome, sealed: Signal) -> None:
     """Fix the record of a rollout: what is stored of its last attempt now, and nothing after."""
     connection = transaction.connection
+    lock(connection, "sealed")  # positions must become visible in order, or a reader would pass one over
     last = {}
     for name, table in (("last_span", schema.spans), ("last_reward", schema.rewards)):
         query = select(func.coalesce(func.max(table.c.id), 0)).where(table.c.attempt_id == attempt_id)

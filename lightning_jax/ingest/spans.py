@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select, update
 from lightning_jax import types
 from lightning_jax.ingest import schema
 from lightning_jax.ingest.database import insert_new
-from lightning_jax.ingest.quarantine import Quarantine, put_aside, release
+from lightning_jax.ingest.quarantine import Quarantine, early_spans, put_aside, release
 from lightning_jax.ingest.records import span_of, span_row
 from lightning_jax.ingest.writer import Transaction
 
@@ -41,6 +41,18 @@ def adopt(transaction: Transaction, trace_id: bytes, rollout_id: str, attempt_id
         transaction.connection.execute(update(table).where(unplaced).values(**values))
         release(transaction, "span", [span_identity(trace_id, bytes(span_id)) for span_id in found])
     return len(found)
+
+
+def adopt_named(transaction: Transaction, attempts: Mapping[str, str]) -> None:
+    """Place the spans that came before the attempts (id -> rollout id) whose names they carry."""
+    table = schema.spans
+    for attempt_id, identities in early_spans(transaction.connection, list(attempts)).items():
+        values = {"rollout_id": attempts[attempt_id], "attempt_id": attempt_id}
+        for identity in identities:
+            trace_id, span_id = (bytes.fromhex(part) for part in identity.split("/"))
+            unplaced = (table.c.trace_id == trace_id) & (table.c.span_id == span_id) & (table.c.rollout_id == "")
+            transaction.connection.execute(update(table).where(unplaced).values(**values))
+        release(transaction, "span", identities)
 
 
 def span_identity(trace_id: bytes, span_id: bytes) -> str:

@@ -17,8 +17,19 @@ from types import MappingProxyType, TracebackType
 from sqlalchemy import Connection
 
 from lightning_jax import types
-from lightning_jax.ingest import calls, counts, grants, policies, quarantine, rewards, rollouts, sealed, sealing, spans
-from lightning_jax.ingest import schema as tables
+from lightning_jax.ingest import (
+    calls,
+    counts,
+    grants,
+    policies,
+    quarantine,
+    rewards,
+    rollouts,
+    sealed,
+    sealing,
+    spans,
+    upgrade,
+)
 from lightning_jax.ingest.database import open_engine
 from lightning_jax.ingest.grants import AttemptGrant
 from lightning_jax.ingest.records import call_row, json_text, reward_row, rollout_row
@@ -29,7 +40,7 @@ from lightning_jax.ingest.writer import Transaction, Writer
 class Store:
     """Open (or create) the store at ``url``, e.g. ``sqlite:////path/to/store.sqlite``. Close it when done.
 
-    ``clock`` gives unix time in ns. Raises ValueError for an unusable URL or a database of another schema version.
+    ``clock`` gives unix time in ns. An older schema is upgraded; ValueError for an unusable URL or a newer schema.
     """
 
     def __init__(self, url: str, *, clock: Callable[[], int] = time.time_ns, upkeep_s: float = 1.0) -> None:
@@ -39,7 +50,7 @@ class Store:
         self._cache = grants.GrantCache()
         self._write_engine = open_engine(url, writer=True)
         with self._write_engine.begin() as connection:
-            tables.prepare(connection)
+            upgrade.prepare(connection)
             sealing.renew_leases(Transaction(connection, clock()))
         self._read_engine = open_engine(url, writer=False)
         self._writer = Writer(self._write_engine, self._expire, upkeep_s=upkeep_s, clock=clock)

@@ -15,8 +15,8 @@ from lightning_jax.ingest.store import Store
 
 # One attempt may be megabytes: read few at a time, the client's pace bounds what is in memory.
 READ_AHEAD = 8
-# A wake-up in between, so that a stream whose client vanished does not wait for the next seal to notice.
-IDLE_S = 15.0
+# A look in between: another server on the same PostgreSQL may have sealed something, or the client vanished.
+IDLE_S = 2.0
 
 
 class TransitionService:

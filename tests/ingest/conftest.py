@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sqlalchemy import create_engine
 
 from lightning_jax import types
 from lightning_jax.ingest.client import IngestClient
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store
+from tests.ingest.postgres import PostgresServer, binaries
 
 
 class Clock:
@@ -65,22 +64,35 @@ def make_call(attempt: types.Attempt, number: int, tokens: int = 5) -> types.Cal
     )
 
 
-POSTGRES = os.environ.get("LIGHTNING_JAX_TEST_POSTGRES", "")  # e.g. postgresql+psycopg://user@host:5432/postgres
-sqlite_only = pytest.mark.skipif(bool(POSTGRES), reason="looks into the SQLite file")
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One PostgreSQL server for the whole session."""
+    folder = binaries()
+    if folder is None:
+        pytest.skip("no PostgreSQL server is installed here (Debian: apt-get install postgresql)")
+    server = PostgresServer(folder)
+    yield server
+    server.remove()
 
 
 @pytest.fixture
-def store_url(tmp_path: Path) -> Iterator[str]:
-    """A fresh SQLite file, or a fresh database (left behind) of the scratch PostgreSQL server the environment names."""
-    if not POSTGRES:
-        yield f"sqlite:///{tmp_path / 'store.sqlite'}"
-        return
-    name = f"ljx_{uuid.uuid4().hex[:12]}"
-    engine = create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    engine.dispose()
-    yield engine.url.set(database=name).render_as_string(hide_password=False)
+def sqlite_url(tmp_path: Path) -> str:
+    """A fresh SQLite file."""
+    return f"sqlite:///{tmp_path / 'store.sqlite'}"
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> str:
+    """A fresh schema on the PostgreSQL server."""
+    return postgres.fresh(f"ljx_{uuid.uuid4().hex[:12]}")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest) -> str:
+    """An empty store, of each kind in turn."""
+    name = "sqlite_url" if request.param == "sqlite" else "postgres_url"
+    url: str = request.getfixturevalue(name)
+    return url
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from lightning_jax.ingest.errors import AttemptEnded, IdentityConflict, StoreUna
 from lightning_jax.ingest.records import call_of, call_row
 from lightning_jax.ingest.store import Store
 from lightning_jax.ingest.writer import Transaction
-from tests.ingest.conftest import Clock, claim_one, make_call, make_rollout, sqlite_only
+from tests.ingest.conftest import Clock, claim_one, make_call, make_rollout
 
 DONE = types.Outcome("succeeded", {"answer": 42})
 json_objects = st.dictionaries(
@@ -243,13 +243,12 @@ def test_one_bad_operation_does_not_harm_its_group(store: Store) -> None:
     assert [call.sequence for call in store.list_calls(attempt.attempt_id)] == [0, 1, 2, 3]
 
 
-@sqlite_only
-def test_grants_and_leases_survive_a_restart_and_keys_are_not_on_disk(store_url: str, tmp_path: Path) -> None:
+def test_grants_and_leases_survive_a_restart_and_keys_are_not_on_disk(sqlite_url: str, tmp_path: Path) -> None:
     clock = Clock()
-    with Store(store_url, clock=clock) as store:
+    with Store(sqlite_url, clock=clock) as store:
         attempt = claim_one(store)
     clock.advance(1000)  # the server was down for longer than the lease
-    with Store(store_url, clock=clock) as store:
+    with Store(sqlite_url, clock=clock) as store:
         grant = store.authorize(attempt.api_key)
         assert grant is not None
         assert (grant.rollout, grant.attempt_id, grant.status) == (attempt.rollout, "r.1", "running")
@@ -259,28 +258,17 @@ def test_grants_and_leases_survive_a_restart_and_keys_are_not_on_disk(store_url:
     assert all(secret not in path.read_bytes() for path in tmp_path.iterdir())
 
 
-@sqlite_only
-def test_a_database_of_a_newer_program_is_refused_with_both_versions(store_url: str, tmp_path: Path) -> None:
-    Store(store_url).close()
-    with sqlite3.connect(tmp_path / "store.sqlite") as connection:
-        connection.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
-    connection.close()
-    with pytest.raises(ValueError, match=r"version 99, newer than the version 1"):
-        Store(store_url)
-
-
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://h/db"])
 def test_unusable_urls_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"store\.url"):
         Store(url)
 
 
-@sqlite_only
 def test_a_locked_database_is_unavailable_and_works_again_later(
-    store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lightning_jax.ingest.database.BUSY_TIMEOUT_MS", 50)
-    with Store(store_url) as store:
+    with Store(sqlite_url) as store:
         attempt = claim_one(store)
         blocker = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")
@@ -291,9 +279,8 @@ def test_a_locked_database_is_unavailable_and_works_again_later(
         store.record_call(make_call(attempt, 0)).result()
 
 
-@sqlite_only
-def test_a_full_disk_is_unavailable_and_loses_nothing_acknowledged(store_url: str) -> None:
-    with Store(store_url) as store:
+def test_a_full_disk_is_unavailable_and_loses_nothing_acknowledged(sqlite_url: str) -> None:
+    with Store(sqlite_url) as store:
         attempt = claim_one(store)
         store.record_call(make_call(attempt, 0)).result()
 

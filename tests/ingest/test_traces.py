@@ -143,6 +143,18 @@ def test_resource_attributes_that_name_no_attempt_are_put_aside(exporter: Export
     assert store.counts().quarantined == {("span", "unknown_attempt"): 1}
 
 
+def test_spans_that_come_before_their_attempt_are_placed_when_it_is_claimed(exporter: Exporter, store: Store) -> None:
+    resource = {ROLLOUT_ATTRIBUTE: "r", ATTEMPT_ATTRIBUTE: "r.1"}
+    exporter.send(make_request(make_span(1), make_span(2), resource=resource))
+    exporter.send(make_request(make_span(3, trace=2), resource=resource | {ATTEMPT_ATTRIBUTE: "r.2"}))
+    assert store.counts().quarantined == {("span", "unknown_attempt"): 3}
+    attempt = claim_one(store)
+    assert owners(store, 1, 2) == {1: {("r", "r.1")}}
+    assert store.counts().quarantined == {("span", "unknown_attempt"): 1}
+    store.complete(attempt.attempt_id, DONE).result()
+    assert len(store.sealed_after(0)[0].spans) == 2
+
+
 def test_a_full_queue_asks_for_a_short_pause_in_both_trailers(store: Store) -> None:
     server = IngestServer(store, limits=ReceiverLimits(spans=5))
     server.start()

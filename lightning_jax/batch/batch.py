@@ -124,12 +124,6 @@ def plan(
     return Plan(tuple(fitting), tuple(minis), stats)
 
 
-def per_transition(micro: MicroBatch, values: NDArray[np.float64]) -> FloatArray:
-    """f32[B,N]: a value per transition (indexed as Plan.transitions) at each of its entries; 0 at padding."""
-    padded = np.append(values, 0.0)  # entry_transition is -1 at padding
-    return padded[micro.entry_transition].astype(np.float32)
-
-
 def empty_micro_batch(rows: int, tokens: int, entries: int) -> MicroBatch:
     """Padding only: what a micro-batch is filled into, and what warm-up compiles with."""
 

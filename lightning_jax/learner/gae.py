@@ -1,18 +1,14 @@
-"""Turn-level advantages for the critic, on the host in float64."""
+"""Advantages from rewards and values over one chain of steps, on the host in float64. A step is a call or a token."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_jax.types import ScoredTransition
-
 F64 = NDArray[np.float64]
 
 
-def turn_gae(rewards: F64, discounts: F64, values: F64, lam: float) -> F64:
+def gae(rewards: F64, discounts: F64, values: F64, lam: float) -> F64:
     """A_k = δ_k + d_k·λ·A_{k+1}, δ_k = r_k + d_k·V_{k+1} - V_k (Schulman et al. 2016, arXiv 1506.02438, eq. 11-16).
 
     rewards, discounts f64[K]; values f64[K+1], the last one the bootstrap. discounts[k] = 0 ends an episode.
@@ -30,23 +26,16 @@ def turn_gae(rewards: F64, discounts: F64, values: F64, lam: float) -> F64:
     return result
 
 
-def rollout_gae(transitions: Sequence[ScoredTransition], values: F64, gamma: float, lam: float) -> tuple[F64, F64]:
-    """Advantages and value targets, f64[K] each, of transitions in canonical order (a rollout's calls in sequence).
+def episode_gae(rewards: F64, values: F64, gamma: float, lam: float) -> F64:
+    """GAE of a whole episode: constant discount, and nothing after the last step."""
+    discounts = np.full(rewards.size, gamma)
+    discounts[-1:] = 0.0
+    return gae(rewards, discounts, np.append(values, 0.0), lam)
 
-    `credit` of a transition is its reward r_k; V after a rollout's last transition is 0.
-    """
-    advantages = np.zeros(len(transitions))
-    start = 0
-    while start < len(transitions):
-        stop = start + 1
-        while stop < len(transitions) and transitions[stop].rollout_id == transitions[start].rollout_id:
-            stop += 1
-        rewards = np.array([s.credit for s in transitions[start:stop]], np.float64)
-        discounts = np.full(stop - start, gamma)
-        discounts[-1] = 0.0
-        advantages[start:stop] = turn_gae(rewards, discounts, np.append(values[start:stop], 0.0), lam)
-        start = stop
-    return advantages, advantages + values
+
+def discounted_returns(rewards: F64, gamma: float) -> F64:
+    """R_t = r_t + γ·R_{t+1}."""
+    return episode_gae(rewards, np.zeros_like(rewards), gamma, 1.0)
 
 
 def whiten(x: F64, mask: NDArray[np.bool_]) -> F64:

@@ -62,16 +62,16 @@ def token_logprobs(
     count = entries.shape[1]
     if chunk == 0 or count <= chunk:
         return one(entries, targets, temperature)
-    if count % chunk:
-        raise ValueError(f"{count} loss entries a row are no multiple of logp_chunk={chunk}")
+    chunks = -(-count // chunk)
 
-    def split(x: jax.Array) -> jax.Array:
-        shape = (x.shape[0], count // chunk, chunk, *x.shape[2:])
-        return jnp.moveaxis(x.reshape(shape), 1, 0)
+    def split(x: jax.Array, filling: float) -> jax.Array:
+        widths = [(0, 0), (0, chunks * chunk - count)] + [(0, 0)] * (x.ndim - 2)
+        x = jnp.pad(x, widths, constant_values=filling)
+        return jnp.moveaxis(x.reshape((x.shape[0], chunks, chunk, *x.shape[2:])), 1, 0)
 
     body = jax.checkpoint(lambda args: one(*args))
-    logp, entropy = jax.lax.map(body, (split(entries), split(targets), split(temperature)))
-    return _join(logp), _join(entropy)
+    logp, entropy = jax.lax.map(body, (split(entries, 0), split(targets, 0), split(temperature, 1)))
+    return _join(logp)[:, :count], _join(entropy)[:, :count]
 
 
 def _join(x: jax.Array) -> jax.Array:

@@ -95,11 +95,6 @@ PolicyLossFunction = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.A
 POLICY_LOSSES: dict[str, PolicyLossFunction] = {"ppo": ppo, "gspo": gspo, "cispo": cispo}
 
 
-def truncated_importance(old_logp: jax.Array, rollout_logp: jax.Array, limit: float) -> jax.Array:
-    """Token weight min(π_old/μ, limit), without gradient: corrects for the engine that sampled (μ)."""
-    return jax.lax.stop_gradient(jnp.minimum(jnp.exp(log_ratio(old_logp, rollout_logp)), limit))
-
-
 def _k1(logp: jax.Array, ref_logp: jax.Array) -> jax.Array:
     return logp - ref_logp
 

@@ -19,7 +19,15 @@ def masked_max(x: jax.Array, mask: jax.Array, empty: float = 0.0) -> jax.Array:
     return jnp.max(jnp.where(mask > 0, x, empty))
 
 
+def group_sum(x: jax.Array, mask: jax.Array, group: jax.Array) -> jax.Array:
+    """x, mask f32[N], group i32[N] → f32[N]: at every element the masked sum over the elements of its group."""
+    return jnp.sum(_together(mask, group) * x[None, :], axis=1)
+
+
 def group_mean(x: jax.Array, mask: jax.Array, group: jax.Array) -> jax.Array:
-    """x, mask f32[N], group i32[N] → f32[N]: at every element the masked mean over the elements of its group."""
-    same = (group[:, None] == group[None, :]) & (mask[None, :] > 0)
-    return jnp.sum(same * x[None, :], axis=1) / jnp.maximum(jnp.sum(same, axis=1), 1)
+    """The same for the mean; 0 where a group has no unmasked element."""
+    return group_sum(x, mask, group) / jnp.maximum(jnp.sum(_together(mask, group), axis=1), 1)
+
+
+def _together(mask: jax.Array, group: jax.Array) -> jax.Array:
+    return (group[:, None] == group[None, :]) & (mask[None, :] > 0)

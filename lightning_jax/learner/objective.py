@@ -2,12 +2,13 @@
 
 A micro-batch is a dict of the arrays of `MicroBatch`; a static `Setting` decides which extra ones it has:
 old_logp f32[B,N] unless on-policy, ref_logp f32[B,N] with a reference policy, and with a critic
-old_value, value_target, value_weight f32[B,N] (weight 0 but at first entries).
+old_value, value_target, value_weight f32[B,N] (weight 0 where V isn't trained).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypedDict
 
 import jax
@@ -15,8 +16,9 @@ import jax.numpy as jnp
 
 from lightning_jax.learner.config import AlgoConfig
 from lightning_jax.learner.logprobs import ancestor_mask, gather_entries, token_logprobs
-from lightning_jax.learner.losses import POLICY_LOSSES, kl_term, log_ratio, truncated_importance
+from lightning_jax.learner.losses import POLICY_LOSSES, kl_term, log_ratio
 from lightning_jax.learner.masked import masked_max
+from lightning_jax.learner.mismatch import importance_weight
 from lightning_jax.learner.value import value_loss, values
 from lightning_jax.model.config import ModelConfig, Precision
 from lightning_jax.model.sharding import ShardingRules
@@ -52,8 +54,8 @@ class Scored:
     hidden: jax.Array  # [B,N,D], at the entries' sources
 
 
-def score(params: Params, batch: Batch, setting: Setting, *, temperature: jax.Array) -> Scored:
-    """Forward pass and log-probs at the loss entries."""
+def hidden_at_entries(params: Params, batch: Batch, setting: Setting) -> jax.Array:
+    """Forward pass; [B,N,D] at the sources of the loss entries."""
     hidden = forward(
         params,
         setting.model,
@@ -62,9 +64,15 @@ def score(params: Params, batch: Batch, setting: Setting, *, temperature: jax.Ar
         ancestor_mask(batch["subtree_end"]),
         compute_dtype=setting.precision.compute,
         remat=setting.algo.remat,
+        lora_scale=1.0 if setting.algo.lora is None else setting.algo.lora.scale,
         rules=setting.rules,
     )
-    entries = gather_entries(hidden, batch["entry_source"], setting.rules)
+    return gather_entries(hidden, batch["entry_source"], setting.rules)
+
+
+def score(params: Params, batch: Batch, setting: Setting, *, temperature: jax.Array) -> Scored:
+    """Forward pass and log-probs at the loss entries."""
+    entries = hidden_at_entries(params, batch, setting)
     logp, entropy = token_logprobs(
         entries,
         batch["entry_target"],
@@ -77,12 +85,19 @@ def score(params: Params, batch: Batch, setting: Setting, *, temperature: jax.Ar
     return Scored(logp, entropy, entries)
 
 
+def critic_values(params: Params, batch: Batch, setting: Setting, trunk: jax.Array) -> jax.Array:
+    """V f32[B,N] by the separate critic, or from `trunk` [B,N,D], the policy's hidden states."""
+    if "critic" in params:
+        trunk = hidden_at_entries(params["critic"], batch, setting)
+    return values(params["value"], trunk)
+
+
 def evaluate(params: Params, batch: Batch, setting: Setting) -> dict[str, jax.Array]:
     """logp f32[B,N], and value f32[B,N] with a critic: π_old, π_ref and V_old come from here."""
     scored = score(params, batch, setting, temperature=batch["entry_temperature"])
     result = {"logp": scored.logp}
-    if setting.algo.critic and "value" in params:
-        result["value"] = values(params["value"], scored.hidden)
+    if "value" in params:
+        result["value"] = critic_values(params, batch, setting, scored.hidden)
     return result
 
 
@@ -98,11 +113,10 @@ def policy_objective(params: Params, batch: Batch, scalars: Scalars, *, setting:
         return POLICY_LOSSES[algo.loss](logp, old, advantage, mask, group, algo)
 
     policy = jax.vmap(row)(scored.logp, old_logp, batch["entry_advantage"], mask, batch["entry_transition"])
+    correct = jax.vmap(partial(importance_weight, config=algo))
+    importance, cut = correct(old_logp, batch["entry_rollout_logp"], mask, batch["entry_transition"])
     rho = jnp.exp(log_ratio(old_logp, batch["entry_rollout_logp"]))
-    per_token = policy.loss
-    if algo.tis is not None:
-        per_token = per_token * truncated_importance(old_logp, batch["entry_rollout_logp"], algo.tis)
-    policy_loss = jnp.sum(weight * per_token)
+    policy_loss = jnp.sum(weight * importance * policy.loss)
     loss = scalars["policy_scale"] * policy_loss
     gap = jnp.abs(old_logp - batch["entry_rollout_logp"])
     sums = {
@@ -116,7 +130,7 @@ def policy_objective(params: Params, batch: Batch, scalars: Scalars, *, setting:
         "gap": jnp.sum(mask * gap),
         "rho": jnp.sum(mask * rho),
         "rho_squared": jnp.sum(mask * rho * rho),
-        "tis_truncated": jnp.sum(mask * (rho > (algo.tis if algo.tis is not None else jnp.inf))),
+        "mismatch_cut": jnp.sum(mask * cut),
     }
     maxima = {
         "ratio": masked_max(policy.ratio, mask),
@@ -127,12 +141,16 @@ def policy_objective(params: Params, batch: Batch, scalars: Scalars, *, setting:
         loss = loss - algo.entropy_coef * scalars["policy_scale"] * jnp.sum(weight * scored.entropy)
     if algo.reference:
         ratio = jnp.exp(log_ratio(scored.logp, old_logp))
-        kl = kl_term(scored.logp, batch["ref_logp"], ratio, algo.kl_estimator, algo.kl_bias_correction)
-        loss = loss + scalars["kl_coef"] * scalars["policy_scale"] * jnp.sum(weight * kl)
+        if algo.kl_in == "loss":
+            kl = kl_term(scored.logp, batch["ref_logp"], ratio, algo.kl_estimator, algo.kl_bias_correction)
+            loss = loss + scalars["kl_coef"] * scalars["policy_scale"] * jnp.sum(weight * kl)
         plain = kl_term(scored.logp, batch["ref_logp"], ratio, "k3", False)
         sums["kl"], maxima["kl"] = jnp.sum(mask * plain), masked_max(plain, mask)
-    if algo.critic:
-        value = values(params["value"], scored.hidden)
+    if algo.has_critic:
+        # while the policy is held (critic_warmup) the value loss must not move its trunk either
+        scale = scalars["policy_scale"].astype(scored.hidden.dtype)
+        trunk = scale * scored.hidden + (1 - scale) * jax.lax.stop_gradient(scored.hidden)
+        value = critic_values(params, batch, setting, trunk)
         per_turn = value_loss(value, batch["old_value"], batch["value_target"], algo.value_clip)
         critic_loss = jnp.sum(batch["value_weight"] * per_turn)
         loss = loss + algo.value_coef * critic_loss

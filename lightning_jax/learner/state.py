@@ -1,11 +1,11 @@
 """The train state: a plain dict of arrays, all of it saved.
 
-params       model's tree (and `value`, the critic's head)
-opt_state    optax's
+params       model's tree; beside it `lora` (adapters), `value` and `critic` (the critic's head and model)
+opt_state    optax's, of the trained leaves
 step         i32[], optimiser steps
 updates      i32[], calls of update: seeds the mini-batches, ends the critic's warm-up
 key          u32[2], key data of the run's randomness
-reference    frozen copy of the first params, only with a KL term
+reference    frozen copy of the first model, only with a KL term and without adapters
 kl           coefficient and memory of its controller, only with a KL term
 """
 
@@ -20,8 +20,11 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lightning_jax.learner.config import AlgoConfig
-from lightning_jax.learner.value import value_parameters
+from lightning_jax.learner.placement import put
+from lightning_jax.learner.trainable import ADDED, split
+from lightning_jax.learner.value import critic_parameters, value_parameters
 from lightning_jax.model.config import ModelConfig
+from lightning_jax.model.lora import lora_parameters
 from lightning_jax.model.sharding import ShardingRules, named
 from lightning_jax.model.transformer import ParameterInfo, Params, parameters
 
@@ -32,22 +35,25 @@ KL_MEMORY = 3  # updates whose mean KL the guard looks at
 def abstract_params(model: ModelConfig, algo: AlgoConfig) -> dict[str, Any]:
     """ParameterInfo of every leaf of state["params"]."""
     tree = dict(parameters(model))
-    if algo.critic:
+    if algo.lora is not None:
+        tree["lora"] = lora_parameters(model, algo.lora)
+    if algo.has_critic:
         tree["value"] = value_parameters(model.embed_dim)
+        if algo.critic == "separate":
+            tree["critic"] = critic_parameters(tree)
     return tree
 
 
 def place_params(params: Params, model: ModelConfig, algo: AlgoConfig, mesh: Mesh, rules: ShardingRules) -> Params:
-    """Copies of `params`' leaves in their shardings; the value head is created where it is missing.
+    """Copies of `params`' leaves in their shardings; adapters and critic are created where they are missing.
 
     ValueError where names or shapes are not the model's.
     """
     infos = abstract_params(model, algo)
-    given = dict(params)
-    if "value" in infos and "value" not in given:
-        given["value"] = {name: np.zeros(info.shape, np.float32) for name, info in infos["value"].items()}
-    if "value" not in infos:
-        given.pop("value", None)
+    given = {name: leaf for name, leaf in params.items() if name in infos or name not in ADDED}
+    for name in ADDED:
+        if name in infos and name not in given:
+            given[name] = critic_parameters(given) if name == "critic" else _created(name, infos[name], algo.seed)
     have, want = str(jax.tree.structure(given)), str(jax.tree.structure(infos))
     if have != want:
         raise ValueError(f"the parameters' tree {have} is not the one that the model config asks for: {want}")
@@ -56,11 +62,16 @@ def place_params(params: Params, model: ModelConfig, algo: AlgoConfig, mesh: Mes
         if tuple(x.shape) != info.shape:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
             raise ValueError(f"parameter {name} has shape {tuple(x.shape)}, the model config asks for {info.shape}")
-        placed: jax.Array = jax.device_put(x, named(mesh, rules, info.axes))
-        return placed
+        return put(x, named(mesh, rules, info.axes))
 
     placed: Params = copied(jax.tree_util.tree_map_with_path(place, infos, given))
     return placed
+
+
+def _created(name: str, infos: Any, seed: int) -> Any:
+    """First values of a part that no checkpoint of a model has: the same on every mesh."""
+    rng = np.random.default_rng([seed, *name.encode()])
+    return jax.tree.map(lambda info: (rng.normal(size=info.shape) * info.stddev).astype(np.float32), infos)
 
 
 def copied(tree: Any) -> Any:
@@ -81,27 +92,36 @@ def init_state(
     placed = place_params(params, model, algo, mesh, rules)
     state: TrainState = {
         "params": placed,
-        "opt_state": jax.tree.map(lambda x: _on_mesh(x, whole), jax.jit(tx.init)(placed)),
-        "step": jax.device_put(np.zeros((), np.int32), whole),
-        "updates": jax.device_put(np.zeros((), np.int32), whole),
-        "key": jax.device_put(np.asarray(jax.random.key_data(jax.random.key(algo.seed))), whole),
+        "opt_state": jax.tree.map(lambda x: _on_mesh(x, whole), jax.jit(tx.init)(split(placed, algo)[0])),
+        "step": put(np.zeros((), np.int32), whole),
+        "updates": put(np.zeros((), np.int32), whole),
+        "key": put(np.asarray(jax.random.key_data(jax.random.key(algo.seed))), whole),
     }
     if algo.reference:
-        state["reference"] = copied({k: v for k, v in placed.items() if k != "value"})
-        state["kl"] = jax.device_put(
-            {
-                "coef": np.float32(algo.kl_coef),
-                "recent": np.zeros(KL_MEMORY, np.float32),
-                "hold": np.zeros((), np.int32),
-            },
-            whole,
-        )
+        if algo.lora is None:  # else the model under the adapters is the reference
+            state["reference"] = copied(model_of(placed))
+        state["kl"] = {
+            "coef": put(np.float32(algo.kl_coef), whole),
+            "recent": put(np.zeros(KL_MEMORY, np.float32), whole),
+            "hold": put(np.zeros((), np.int32), whole),
+        }
     return state
+
+
+def model_of(params: Params) -> Params:
+    """The model alone, without adapters and critic."""
+    return {name: leaf for name, leaf in params.items() if name not in ADDED}
+
+
+def reference_of(state: TrainState) -> Params:
+    """Parameters of the reference policy."""
+    reference: Params = state["reference"] if "reference" in state else model_of(state["params"])
+    return reference
 
 
 def _on_mesh(x: jax.Array, whole: NamedSharding) -> jax.Array:
     """Counts get the mesh's replicated sharding, so that a restored state is placed as a fresh one is."""
-    return jax.device_put(x, whole) if x.ndim == 0 else x
+    return put(x, whole) if x.ndim == 0 else x
 
 
 def abstract_state(state: TrainState) -> TrainState:

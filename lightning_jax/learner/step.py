@@ -25,6 +25,8 @@ from lightning_jax.learner.objective import (
     policy_objective,
     supervised_objective,
 )
+from lightning_jax.learner.trainable import ADDED, join
+from lightning_jax.model.lora import merged
 from lightning_jax.model.transformer import Params
 
 Objective = Callable[..., tuple[jax.Array, Totals]]  # (params, batch, scalars, *, setting)
@@ -35,47 +37,65 @@ class Programs:
     """Jitted functions. evaluate, policy and supervised compile once per micro-batch shape, the others once."""
 
     evaluate: Any  # (params, batch) → {logp, value?}
-    policy: Any  # (params, grads, batch, scalars) → (grads, totals)
+    policy: Any  # (trained, held, grads, batch, scalars) → (grads, totals)
     supervised: Any  # likewise
-    zeros: Any  # (params) → grads
-    apply: Any  # (params, opt_state, step, grads) → (params, opt_state, step, norms)
+    zeros: Any  # (trained) → grads
+    apply: Any  # (trained, opt_state, step, grads) → (trained, opt_state, step, norms)
+    merge: Any  # (params) → what is served: without adapters
 
     def compiled(self) -> int:
         """Executables that exist; a rise after warm-up means that something recompiled."""
         return sum(getattr(self, f.name)._cache_size() for f in fields(self))
 
 
-def zeros(params: Params) -> Params:
+def zeros(trained: Params) -> Params:
     """Where gradients add up: float32, sharded like the parameters."""
-    grads: Params = jax.tree.map(lambda p: jnp.zeros_like(p, jnp.float32), params)
+    grads: Params = jax.tree.map(lambda p: jnp.zeros_like(p, jnp.float32), trained)
     return grads
 
 
 def accumulate(
-    params: Params, grads: Params, batch: Batch, scalars: Scalars, *, objective: Objective, setting: Setting
+    trained: Params,
+    held: Params,
+    grads: Params,
+    batch: Batch,
+    scalars: Scalars,
+    *,
+    objective: Objective,
+    setting: Setting,
 ) -> tuple[Params, Totals]:
-    """Add a micro-batch's gradient to `grads`."""
-    gradient = jax.grad(partial(objective, setting=setting), has_aux=True)
-    new, totals = gradient(params, batch, scalars)
+    """Add a micro-batch's gradient with respect to the trained leaves to `grads`."""
+
+    def loss(leaves: Params) -> tuple[jax.Array, Totals]:
+        return objective(join(leaves, held), batch, scalars, setting=setting)
+
+    new, totals = jax.grad(loss, has_aux=True)(trained)
     return jax.tree.map(lambda a, b: a + b.astype(a.dtype), grads, new), totals
 
 
 def apply(
-    params: Params, opt_state: Any, step: jax.Array, grads: Params, *, tx: optax.GradientTransformation
+    trained: Params, opt_state: Any, step: jax.Array, grads: Params, *, tx: optax.GradientTransformation
 ) -> tuple[Params, Any, jax.Array, dict[str, jax.Array]]:
     """One optimiser step. A gradient that is not finite changes nothing and is counted."""
-    grads = jax.tree.map(lambda g, p: g.astype(p.dtype), grads, params)
+    grads = jax.tree.map(lambda g, p: g.astype(p.dtype), grads, trained)
     norm = optax.global_norm(grads)
     finite = jnp.isfinite(norm)
-    updates, new_opt_state = tx.update(grads, opt_state, params)
-    new_params = optax.apply_updates(params, updates)
+    updates, new_opt_state = tx.update(grads, opt_state, trained)
+    new_trained = optax.apply_updates(trained, updates)
     keep = partial(jax.tree.map, lambda new, old: jnp.where(finite, new, old))
     norms = {
         "grad_norm": jnp.where(finite, norm, 0.0),
         "skipped": 1.0 - finite.astype(jnp.float32),
         "update_norm": jnp.where(finite, optax.global_norm(updates), 0.0),
     }
-    return keep(new_params, params), keep(new_opt_state, opt_state), step + finite.astype(step.dtype), norms
+    return keep(new_trained, trained), keep(new_opt_state, opt_state), step + finite.astype(step.dtype), norms
+
+
+def served(params: Params, *, setting: Setting) -> Params:
+    """The policy alone, adapters folded in."""
+    policy = {name: leaf for name, leaf in params.items() if name not in ADDED or name == "lora"}
+    lora = setting.algo.lora
+    return policy if lora is None else merged(policy, setting.model, lora, setting.rules)
 
 
 def make_programs(setting: Setting, tx: optax.GradientTransformation) -> Programs:
@@ -84,8 +104,9 @@ def make_programs(setting: Setting, tx: optax.GradientTransformation) -> Program
     supervised = partial(accumulate, objective=supervised_objective, setting=setting)
     return Programs(
         evaluate=jax.jit(partial(evaluate, setting=setting)),
-        policy=jax.jit(policy, donate_argnums=(1,)),
-        supervised=jax.jit(supervised, donate_argnums=(1,)),
+        policy=jax.jit(policy, donate_argnums=(2,)),
+        supervised=jax.jit(supervised, donate_argnums=(2,)),
         zeros=jax.jit(zeros),
         apply=jax.jit(partial(apply, tx=tx), donate_argnums=(1, 3)),
+        merge=jax.jit(partial(served, setting=setting)),
     )

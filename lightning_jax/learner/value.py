@@ -1,9 +1,12 @@
-"""The critic of PPO: a linear value head on the shared trunk, read at the last prompt token of each call.
+"""The critic of PPO: a linear value head, on the policy's trunk or on a model of its own.
 
-V_k is the value of the state in which the agent makes call k; turn-level GAE over V is host work (`gae.py`).
+It is read at the source of every loss entry; with turn-level GAE only the first counts, the last prompt token of a
+call: the state in which the agent makes it. GAE is host work (`advantages.py`).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +17,11 @@ from lightning_jax.model.transformer import ParameterInfo
 def value_parameters(embed_dim: int) -> dict[str, ParameterInfo]:
     """Abstract tree of the head; zeros, so that the first values are 0 and don't disturb the trunk."""
     return {"weight": ParameterInfo((embed_dim,), (None,), 0.0), "bias": ParameterInfo((), (), 0.0)}
+
+
+def critic_parameters(model: dict[str, Any]) -> dict[str, Any]:
+    """The part of a model's tree (abstract or not) that a separate critic has a copy of: all but the head."""
+    return {name: model[name] for name in ("embed", "layers", "final_norm")}
 
 
 def values(head: dict[str, jax.Array], entries: jax.Array) -> jax.Array:

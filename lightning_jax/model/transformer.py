@@ -24,6 +24,20 @@ from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.sharding import DEFAULT_RULES, ShardingRules, gathered, named, out_spec
 
 Params = dict[str, Any]  # nested dict of arrays
+PROJECTIONS = {
+    "q": ("kgh", "d"), "k": ("kh", "d"), "v": ("kh", "d"), "o": ("d", "kgh"),
+    "gate": ("f", "d"), "up": ("f", "d"), "down": ("d", "f"),
+}  # fmt: skip
+"""A block's matrices: letters of their outputs and of their inputs, in the order of their axes."""
+REMAT_POLICIES: dict[str, Any] = {
+    "none": None,  # keep all intermediate results: fastest where they fit
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # keep projections, recompute attention and norms
+    "full": jax.checkpoint_policies.nothing_saveable,  # keep only each block's input
+    "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims(
+        "device", "pinned_host"
+    ),  # projections, on the host
+}
+"""What the backward pass keeps of a block, by name."""
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """(q [B,T,K,G,h], k [B,T,K,h], v [B,T,K,h]) → [B,T,K,G,h]; what keys are seen, and any cache, is its business."""
 
@@ -141,24 +155,35 @@ def block(
     attend: Attend,
     config: ModelConfig,
     rules: ShardingRules = DEFAULT_RULES,
+    lora_scale: float = 1.0,
 ) -> jax.Array:
-    """One transformer block. layer: leaves without their L axis; x [B,T,D] → [B,T,D], computed in x's dtype."""
-    c, dtype = config, x.dtype
+    """One transformer block. layer: leaves without their L axis; x [B,T,D] → [B,T,D], computed in x's dtype.
 
-    def weight(name: str, *axes: str | None) -> jax.Array:
-        return gathered(layer[name].astype(dtype), rules, *axes)
+    layer["lora"], where there is one, holds adapters (see `lora.py`), whose products count lora_scale times.
+    """
+    c, dtype = config, x.dtype
+    adapters = layer.get("lora", {})
+
+    def project(name: str, y: jax.Array, *axes: str | None) -> jax.Array:
+        """y [N,inputs] → [N,outputs]; axes: of the weight, as it is multiplied."""
+        outputs, inputs = PROJECTIONS[name]
+        cut = len(outputs)
+        layout = out_spec(rules, "batch", *axes[:cut])
+        weight = gathered(layer[name].astype(dtype), rules, *axes)
+        result = jnp.einsum(f"n{inputs},{outputs}{inputs}->n{outputs}", y, weight, out_sharding=layout)
+        if name in adapters:
+            down = gathered(adapters[name]["a"].astype(dtype), rules, None, *axes[cut:])
+            up = gathered(adapters[name]["b"].astype(dtype) * lora_scale, rules, *axes[:cut], None)
+            low = jnp.einsum(f"n{inputs},r{inputs}->nr", y, down, out_sharding=out_spec(rules, "batch", None))
+            result = result + jnp.einsum(f"nr,{outputs}r->n{outputs}", low, up, out_sharding=layout)
+        return result
 
     rows, length, width = x.shape
     flat = (rows * length, width)
-    # Projections work on [B·T, D]: XLA's CPU products over two batch axes take half as long again.
+    # Projections work on [B·T, D]: XLA's CPU products over two batch axes are slower.
     hidden = rms_norm(x, layer["attn_norm"], c.norm_eps).reshape(flat)
-    q = jnp.einsum(
-        "nd,kghd->nkgh", hidden, weight("q", "heads", None, None, None),
-        out_sharding=out_spec(rules, "batch", "heads", None, None),
-    )  # fmt: skip
-    heads = out_spec(rules, "batch", "heads", None)
-    k = jnp.einsum("nd,khd->nkh", hidden, weight("k", "heads", None, None), out_sharding=heads)
-    v = jnp.einsum("nd,khd->nkh", hidden, weight("v", "heads", None, None), out_sharding=heads)
+    q = project("q", hidden, "heads", None, None, None)
+    k, v = project("k", hidden, "heads", None, None), project("v", hidden, "heads", None, None)
     if c.qkv_bias:
         q, k, v = (
             q + layer["q_bias"].astype(dtype),
@@ -176,17 +201,12 @@ def block(
     if c.qk_norm:
         q, k = rms_norm(q, layer["q_norm"], c.norm_eps), rms_norm(k, layer["k_norm"], c.norm_eps)
     attended = attend(rotate(q, cos, sin), rotate(k, cos, sin), v)
-    whole = out_spec(rules, "batch", None)
     attended = attended.reshape(rows * length, *attended.shape[2:])
-    projected = jnp.einsum("nkgh,dkgh->nd", attended, weight("o", None, "heads", None, None), out_sharding=whole)
-    x = x + unflatten(projected, None)
+    x = x + unflatten(project("o", attended, None, "heads", None, None), None)
 
     hidden = rms_norm(x, layer["mlp_norm"], c.norm_eps).reshape(flat)
-    wide = out_spec(rules, "batch", "mlp")
-    gate = jnp.einsum("nd,fd->nf", hidden, weight("gate", "mlp", None), out_sharding=wide)
-    up = jnp.einsum("nd,fd->nf", hidden, weight("up", "mlp", None), out_sharding=wide)
-    down = jnp.einsum("nf,df->nd", jax.nn.silu(gate) * up, weight("down", None, "mlp"), out_sharding=whole)
-    return x + unflatten(down, None)
+    gate, up = project("gate", hidden, "mlp", None), project("up", hidden, "mlp", None)
+    return x + unflatten(project("down", jax.nn.silu(gate) * up, None, "mlp"), None)
 
 
 def embed(params: Params, tokens: jax.Array, dtype: str, rules: ShardingRules = DEFAULT_RULES) -> jax.Array:
@@ -203,13 +223,14 @@ def forward(
     mask: jax.Array,
     *,
     compute_dtype: str = "float32",
-    remat: bool = False,
+    remat: str = "none",
+    lora_scale: float = 1.0,
     rules: ShardingRules = DEFAULT_RULES,
 ) -> jax.Array:
     """Final hidden states, normed: what the head multiplies. Never materialises logits.
 
     tokens i32[B,T]; positions i32[B,T]; mask bool[B,T,T] (query, key), within the lower triangle. Returns [B,T,D] in
-    compute_dtype.
+    compute_dtype. remat: a name of REMAT_POLICIES; lora_scale: weight of the adapters in params["lora"].
     Sliding windows count positions, so that branches of a trie see the window of their own sequence.
     """
     cos, sin = rope_angles(config, positions)
@@ -217,10 +238,14 @@ def forward(
         mask = mask & (positions[:, :, None] - positions[:, None, :] < config.sliding_window)
 
     def layer_step(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
-        return block(layer, x, cos, sin, lambda q, k, v: causal_attention(q, k, v, mask), config, rules), None
+        def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+            return causal_attention(q, k, v, mask)
 
-    step = jax.checkpoint(layer_step) if remat else layer_step
-    x, _ = jax.lax.scan(step, embed(params, tokens, compute_dtype, rules), params["layers"])
+        return block(layer, x, cos, sin, attend, config, rules, lora_scale), None
+
+    step = layer_step if remat == "none" else jax.checkpoint(layer_step, policy=REMAT_POLICIES[remat])
+    layers = {**params["layers"], "lora": params["lora"]} if "lora" in params else params["layers"]
+    x, _ = jax.lax.scan(step, embed(params, tokens, compute_dtype, rules), layers)
     return rms_norm(x, params["final_norm"], config.norm_eps)
 
 

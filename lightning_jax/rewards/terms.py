@@ -51,6 +51,22 @@ def succeeded(task: Task, trajectory: Trajectory) -> float:
     return float(trajectory.outcome.status == "succeeded")
 
 
+def overlong(max_tokens: int, buffer: int) -> Term:
+    """A term that falls from 1 to 0 over the last `buffer` tokens before `max_tokens`, by the longest response.
+
+    DAPO's soft overlong punishment (arXiv 2503.14476 eq. 13) is this term with form: penalty and its factor as weight.
+    Raises ValueError for a buffer that isn't within the limit.
+    """
+    if not 0 < buffer <= max_tokens:
+        raise ValueError(f"overlong needs 0 < buffer <= max_tokens, got buffer={buffer} and max_tokens={max_tokens}")
+
+    def term(task: Task, trajectory: Trajectory) -> float:
+        longest = max((len(t.response_ids) for t in trajectory.transitions), default=0)
+        return 1.0 - min(1.0, max(0.0, (longest - (max_tokens - buffer)) / buffer))
+
+    return term
+
+
 def efficiency(max_calls: int) -> Term:
     """A term 1 - (calls-1)/(max_calls-1), clipped to [0, 1]: 1 for one LLM call, 0 for `max_calls` or more.
 

@@ -100,6 +100,7 @@ class Experiment:
         self.config, self.folder, self.board = config, folder, board
         self.resume, self.allow_changed = resume, allow_changed_config
         self.parts = read_parts(config)
+        self.parts.check_together()
         self.hash = config_hash(config)
         self._study, self._agent, self._host, self._admin_key = study, agent, host, admin_key
         self._stopping = threading.Event()
@@ -152,7 +153,7 @@ class Experiment:
         with ExitStack() as stack:
             metrics = MetricsWriter(self.folder, resume_from=first_step)
             stack.callback(metrics.close)
-            client, publisher = stack.enter_context(self._server(policy, state, first_step))
+            client, publisher = stack.enter_context(self._server(policy, learner, state, first_step))
             self._client = client
             if self._stopping.is_set():
                 raise ConnectionError("stopped before the first rollout")
@@ -257,21 +258,25 @@ class Experiment:
         return learner.init(params), 0
 
     @contextmanager
-    def _server(self, policy: Policy, state: Any, version: int) -> Iterator[tuple[IngestClient, Publisher]]:
+    def _server(
+        self, policy: Policy, learner: Learner, state: Any, version: int
+    ) -> Iterator[tuple[IngestClient, Publisher]]:
         """A server in this process, or the connection to one elsewhere; serves `state` as `version` when it yields."""
         target = self.parts.server.connect
         if target is not None or self._host is not None:
             target = target or self._host.service.addresses.grpc  # type: ignore[union-attr]  # one of the two is there
             with IngestClient(target, api_key=self._admin_key) as client:
                 publisher = LocalPublisher(self._host.service) if self._host else RemotePublisher(client)
-                publisher.publish(state["params"], version)
+                publisher.publish(learner.served(state), version)
                 yield client, publisher
             return
         service = build_service(self.parts, policy, sqlite_url(self.folder), self._admin_key)
         try:
             if self.parts.store.url is None:
                 service.store.cancel_open("left behind by an earlier start of this run").result()
-            addresses = service.start(state["params"], version, progress=lambda text: log.info("engine: %s", text))
+            addresses = service.start(
+                learner.served(state), version, progress=lambda text: log.info("engine: %s", text)
+            )
             self.board.log(f"policy server {addresses.http}/v1 · ingestion {addresses.grpc}")
             with IngestClient(addresses.grpc, api_key=self._admin_key) as client:
                 yield client, LocalPublisher(service)

@@ -117,7 +117,7 @@ class Loop:
         clock.lap("credit_s")
         state, learner_metrics = self.learner.update(state, scored)
         clock.lap("update_s")
-        self.publisher.publish(state["params"], step + 1)
+        self.publisher.publish(self.learner.served(state), step + 1)
         clock.lap("publish_s")
         values = {**rollout_metrics(trajectories), **credit_stats, **learner_metrics}
         self.metrics.metrics(step + 1, values)

@@ -59,6 +59,14 @@ class Parts:
     engine: EngineConfig
     mesh: Mapping[str, int]
 
+    def check_together(self) -> None:
+        """ValueError where sections that are each right don't go together."""
+        if self.algo.needs_rewards and self.credit.apply_to != "reward":
+            raise ValueError(
+                f"algo.advantage={self.algo.advantage} makes advantages from credited rewards, but "
+                f"credit.apply_to={self.credit.apply_to} hands out weights: set credit.apply_to=reward"
+            )
+
 
 def read_parts(config: Mapping[str, Any]) -> Parts:
     """Check every section that needs no data. ValueError names the section, the key and the nearest known one."""

@@ -190,7 +190,7 @@ from lightning_jax.model.sharding import make_mesh
 from tests.batch.examples import agent_calls
 from tests.learner.small import learner, params
 calls = agent_calls(19)
-algo = dict(critic=True, kl_coef=0.01, entropy_coef=0.01, mini_batches=2, epochs=1)
+algo = dict(advantage="turn_gae", kl_coef=0.01, entropy_coef=0.01, mini_batches=2, epochs=1)
 results = []
 for mesh in (make_mesh(), make_mesh(fsdp=8), make_mesh(data=2, fsdp=2, tensor=2)):
     small = learner(mesh=mesh, learning_rate=1e-3, **algo)

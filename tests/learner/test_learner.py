@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import yaml
 
 from lightning_jax.batch import BatchConfig
+from lightning_jax.credit import BaselineConfig
 from lightning_jax.learner.config import AlgoConfig
 from lightning_jax.learner.kl_control import KlMemory, next_coefficient
 from lightning_jax.learner.learner import Learner
@@ -66,7 +69,7 @@ def test_critic_epochs_kl_and_no_recompile_after_warm_up() -> None:
     small = learner(
         BatchConfig(buckets=(32, 64), micro_batch_tokens=256),
         learning_rate=3e-3,
-        critic=True,
+        advantage="turn_gae",
         critic_warmup=1,
         whiten_advantages=True,
         mini_batches=2,
@@ -97,6 +100,52 @@ def test_critic_epochs_kl_and_no_recompile_after_warm_up() -> None:
     assert np.abs(np.asarray(state["params"]["value"]["weight"])).max() > 0
     jax.tree.map(np.testing.assert_array_equal, start["reference"], jax.device_get(state["reference"]))
     assert sorted(small.shapes) == [(1, 64, 64), (2, 32, 32), (4, 64, 64), (8, 32, 32)]
+
+
+@pytest.mark.parametrize(("advantage", "critic"), [("turn_gae", "separate"), ("token_gae", "shared")])
+def test_values_are_learned_while_the_policy_is_held(advantage: str, critic: str) -> None:
+    """During critic_warmup no leaf of the model moves, and the value loss falls."""
+    small = learner(learning_rate=1e-2, advantage=advantage, critic=critic, critic_warmup=20, value_clip=None)
+    state = small.init(params())
+    calls = [replace(s, credit=float(s.transition.prompt_ids.size % 3)) for s in agent_calls(1, tasks=2)]
+    losses = []
+    for _ in range(20):
+        state, metrics = small.update(state, calls)
+        losses.append(metrics["learner/value_loss"])
+    assert losses[-1] < 0.7 * losses[0]
+    jax.tree.map(np.testing.assert_array_equal, params(), jax.device_get(small.served(state)))
+    assert ("critic" in state["params"]) == (critic == "separate")
+    state, metrics = small.update(state, calls)
+    assert not np.array_equal(params()["embed"], state["params"]["embed"])
+
+
+def test_rejection_leaves_transitions_out_of_the_denominators() -> None:
+    """A transition far from what was sampled changes nothing, as if it had not been there."""
+    calls = agent_calls(3, tasks=2)
+    plain = learner(tis=None, grad_clip=None)
+    logp = plain.logprobs(plain.init(params()), calls)
+    near = [replace(s, transition=replace(s.transition, rollout_logps=logp[s.transition.call_id])) for s in calls]
+    stray = near[4]
+    far = replace(stray, transition=replace(stray.transition, rollout_logps=stray.transition.rollout_logps - 0.1))
+    strict = learner(tis=None, grad_clip=None, reject=(0.99, 1.01))
+    state, metrics = strict.update(strict.init(params()), [*near[:4], far, *near[5:]])
+    assert metrics["learner/rejected_fraction"] == pytest.approx(1 / len(calls))
+    want, _ = strict.update(strict.init(params()), [*near[:4], *near[5:]])
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), state["opt_state"], want["opt_state"]
+    )
+
+
+def test_truncated_answers_can_be_left_out() -> None:
+    calls = agent_calls(3, tasks=2)
+    cut = replace(calls[2], transition=replace(calls[2].transition, finish_reason="length"))
+    small = learner(grad_clip=None, mask_truncated=True)
+    state, metrics = small.update(small.init(params()), [*calls[:2], cut, *calls[3:]])
+    assert metrics["batch/truncated_transitions_count"] == 1
+    want, _ = small.update(small.init(params()), [*calls[:2], *calls[3:]])
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), state["opt_state"], want["opt_state"]
+    )
 
 
 def test_nothing_to_learn_and_bad_gradients_leave_the_parameters_alone() -> None:
@@ -142,21 +191,34 @@ def test_config_errors_name_values_and_mend() -> None:
         AlgoConfig(kl_control="guard")
     with pytest.raises(ValueError, match="total_steps=0 above"):
         OptimizerConfig(schedule="cosine")
+    with pytest.raises(ValueError, match=r"tis=2.0 and icepop=\(0.5, 2.0\)"):
+        AlgoConfig.from_mapping({"icepop": [0.5, 2.0]})
+    with pytest.raises(ValueError, match="kl_in=reward with advantage=credit"):
+        AlgoConfig(kl_in="reward", kl_coef=0.1)
+    with pytest.raises(ValueError, match="gspo clips a whole transition, but advantage=return"):
+        AlgoConfig(loss="gspo", advantage="return")
     tree = params()
     with pytest.raises(ValueError, match=r"embed has shape \(3, 3\)"):
         learner().init({**tree, "embed": np.zeros((3, 3), np.float32)})
 
 
-@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "ppo"])
-def test_shipped_algorithms_are_readable(name: str) -> None:
-    from pathlib import Path
+CONF = Path(__file__).parents[2] / "conf" / "algo"
+SHIPPED = sorted(path.stem for path in CONF.glob("*.yaml"))
 
-    import yaml
 
-    values = yaml.safe_load((Path(__file__).parents[2] / "conf" / "algo" / f"{name}.yaml").read_text())
-    config = AlgoConfig.from_mapping(values)
-    assert OptimizerConfig.from_mapping(values["optimizer"]).learning_rate > 0
-    assert config.critic == (name == "ppo")
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_algorithms_train(name: str) -> None:
+    """Every file is a composition that moves the parameters and reports known, finite figures."""
+    values = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    algo, optimizer = AlgoConfig.from_mapping(values), OptimizerConfig.from_mapping(values["optimizer"])
+    assert BaselineConfig.from_mapping(values["baseline"]).pooled != algo.needs_rewards
+    small = Learner(MODEL, algo, replace(BATCH, short_rows=False), optimizer)
+    state = small.init(params())
+    state, metrics = small.update(state, agent_calls(0))
+    assert set(metrics) <= set(DESCRIPTIONS)
+    assert all(np.isfinite(v) for v in metrics.values())
+    moved = not np.array_equal(params()["layers"]["q"], small.served(state)["layers"]["q"])
+    assert moved != algo.has_critic  # whose warm-up holds the policy
 
 
 def test_muon_learns_on_an_explicit_mesh() -> None:

@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 
 from lightning_jax.learner.config import AlgoConfig
-from lightning_jax.learner.gae import explained_variance, rollout_gae, turn_gae, whiten
+from lightning_jax.learner.kl_control import KlMemory, next_coefficient
 from lightning_jax.learner.logprobs import token_logprobs
-from lightning_jax.learner.losses import KL_ESTIMATORS, POLICY_LOSSES, kl_term, truncated_importance
+from lightning_jax.learner.losses import KL_ESTIMATORS, POLICY_LOSSES, kl_term
+from lightning_jax.learner.mismatch import importance_weight
 from lightning_jax.learner.value import value_loss
 from lightning_jax.model.sharding import DEFAULT_RULES
-from tests.batch.examples import transition
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 F32: dict[str, Any] = {"rtol": 2e-5, "atol": 1e-6}
+X64: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-9}
 
 
 def golden(name: str) -> dict[str, Any]:
@@ -44,9 +45,15 @@ def policy_cases() -> list[Any]:
     return [pytest.param(c, names[c["loss_mode"]], id=f"{c['label']}-{c['loss_agg_mode']}") for c in cases]
 
 
+@pytest.mark.parametrize("wide", [False, True], ids=["f32", "x64"])
 @pytest.mark.parametrize(("case", "name"), policy_cases())
-def test_policy_losses(case: dict[str, Any], name: str) -> None:
+def test_policy_losses(case: dict[str, Any], name: str, wide: bool) -> None:
     """Loss, gradient with respect to logp, and clip fractions."""
+    with jax.enable_x64(wide):
+        check_policy_loss(case, name, X64 if wide else F32)
+
+
+def check_policy_loss(case: dict[str, Any], name: str, tolerance: dict[str, Any]) -> None:
     file = golden("policy_loss")
     data = {k: np.array(v) for k, v in file["inputs"].items()}
     mask = data["response_mask"]
@@ -67,8 +74,8 @@ def test_policy_losses(case: dict[str, Any], name: str) -> None:
         return jnp.sum(weights * tis * out.loss), out
 
     (value, out), grad = jax.value_and_grad(loss, has_aux=True)(jnp.array(data["log_prob"]))
-    np.testing.assert_allclose(value, case["loss"], **F32)
-    np.testing.assert_allclose(grad, case["grad_log_prob"], **F32)
+    np.testing.assert_allclose(value, case["loss"], **tolerance)
+    np.testing.assert_allclose(grad, case["grad_log_prob"], **tolerance)
     clipped = float((out.clipped * mask).sum() / mask.sum())
     if name != "cispo":  # the reference counts there what PPO would have clipped
         assert clipped == pytest.approx(case["metrics"]["actor/pg_clipfrac"], abs=1e-6)
@@ -131,15 +138,102 @@ def test_value_loss() -> None:
         np.testing.assert_allclose(grad, case["grad_vpreds"], **F32)
 
 
-def test_token_importance_weights() -> None:
-    file = golden("token_importance")
-    case = next(c for c in file["cases"] if c["threshold"] == 2.0 and not c["batch_normalize"])
-    mask = np.array(file["response_mask"])
-    weights = truncated_importance(jnp.array(file["old_log_prob"]), jnp.array(file["rollout_log_prob"]), 2.0)
-    np.testing.assert_allclose(weights * mask, np.array(case["weights"]) * mask, **F32)
+def correction(threshold: Any, level: str) -> AlgoConfig:
+    """A threshold is a limit, or "low_high" for a band."""
+    if isinstance(threshold, str):
+        low, high = (float(x) for x in threshold.split("_"))
+        return AlgoConfig(tis=None, icepop=(low, high), tis_level=level)
+    return AlgoConfig(tis=float(threshold), tis_level=level)
 
 
-@pytest.mark.parametrize("chunk", [0, 1])
+@pytest.mark.parametrize(
+    "case",
+    [c for c in golden("rollout_correction")["cases"] if c["kind"] == "is"],
+    ids=lambda c: f"{c['level']}-{c['threshold']}",
+)
+def test_importance_weights(case: dict[str, Any]) -> None:
+    """Token and sequence truncation, IcePop's band on both levels."""
+    file = golden("rollout_correction")
+    old, rollout, mask = (jnp.array(file[k]) for k in ("old_log_prob", "rollout_log_prob", "response_mask"))
+    algo = correction(case["threshold"], case["level"])
+    group = jnp.zeros(mask.shape[1], jnp.int32)
+    weights, _ = jax.vmap(lambda o, r, m: importance_weight(o, r, m, group, algo))(old, rollout, mask)
+    np.testing.assert_allclose(weights * mask, np.array(case["weights"]) * np.array(mask), **F32)
+
+
+AREAL = {
+    "decoupled_token": AlgoConfig(eps_low=0.2, eps_high=0.2, dual_clip=None, tis=None),
+    "clip_higher_dual": AlgoConfig(eps_low=0.2, eps_high=0.28, dual_clip=3.0, tis=None),
+    "rs_token_clamp": AlgoConfig(eps_low=0.2, eps_high=0.2, dual_clip=None, tis=2.0),
+    "rs_token_mask_icepop": AlgoConfig(eps_low=0.2, eps_high=0.2, dual_clip=None, tis=None, icepop=(0.5, 2.0)),
+}
+
+
+@pytest.mark.parametrize("label", AREAL)
+def test_three_policies(label: str) -> None:
+    """PPO against π_old with the sampler's weights on top; the mean is over the original count of tokens."""
+    case = next(c for c in golden("areal")["cases"] if c["label"] == label)
+    data = {k: jnp.array(v) for k, v in golden("policy_loss")["inputs"].items()}
+    rollout, mask = jnp.array(golden("rollout_correction")["rollout_log_prob"]), data["response_mask"]
+    algo, group = AREAL[label], jnp.zeros(mask.shape[1], jnp.int32)
+
+    def loss(logp: jax.Array) -> jax.Array:
+        def row(l: jax.Array, o: jax.Array, a: jax.Array, m: jax.Array, r: jax.Array) -> jax.Array:  # noqa: E741
+            return POLICY_LOSSES["ppo"](l, o, a, m, group, algo).loss * importance_weight(o, r, m, group, algo)[0]
+
+        per_token = jax.vmap(row)(logp, data["old_log_prob"], data["advantages"], mask, rollout)
+        return jnp.sum(per_token * mask) / mask.sum()
+
+    value, grad = jax.value_and_grad(loss)(data["log_prob"])
+    np.testing.assert_allclose(value, case["loss"], **F32)
+    np.testing.assert_allclose(grad, case["grad_log_prob"], **F32)
+
+
+def test_clipped_surrogate_and_entropy_of_another_library() -> None:
+    """Gradients there are with respect to the ratio: d/dlogp = r·d/dr."""
+    for case in golden("rlax_losses")["cases"]:
+        if case["what"] == "clipped_surrogate_pg_loss":
+            ratio, advantage = np.array(case["prob_ratios"]), jnp.array(case["advantages"])
+            algo = AlgoConfig(eps_low=case["epsilon"], eps_high=case["epsilon"], dual_clip=None)
+            zeros = jnp.zeros_like(advantage)
+
+            def loss(logp: jax.Array, algo: AlgoConfig = algo, a: jax.Array = advantage) -> jax.Array:
+                return jnp.mean(POLICY_LOSSES["ppo"](logp, a * 0, a, a * 0 + 1, a * 0, algo).loss)
+
+            value, grad = jax.value_and_grad(loss)(jnp.log(ratio) + zeros)
+            np.testing.assert_allclose(value, case["loss"], **F32)
+            np.testing.assert_allclose(grad, ratio * np.array(case["grad_ratios"]), **F32)
+        elif case["what"] == "entropy_loss":
+            logits, weights = jnp.array(case["logits"]), jnp.array(case["weights"])
+
+            def negative_entropy(z: jax.Array, w: jax.Array = weights) -> jax.Array:
+                ones = jnp.ones(z.shape[:1])
+                entropy = token_logprobs(
+                    z[None], jnp.zeros((1, z.shape[0]), jnp.int32), ones[None], jnp.eye(z.shape[1]),
+                    chunk=0, entropy_gradient=True, rules=DEFAULT_RULES,
+                )[1][0]  # fmt: skip
+                return -jnp.mean(entropy * w)
+
+            value, grad = jax.value_and_grad(negative_entropy)(logits)
+            np.testing.assert_allclose(value, case["loss"], **F32)
+            np.testing.assert_allclose(grad, case["grad_logits"], **F32)
+
+
+def test_adaptive_controller() -> None:
+    cases = [c for c in golden("kl_in_reward_and_controller")["cases"] if c["what"] == "AdaptiveKLController"]
+    assert len(cases) == 3
+    for case in cases:
+        algo = AlgoConfig(
+            kl_coef=case["init_kl_coef"], kl_control="adaptive", kl_target=case["target_kl"], kl_horizon=case["horizon"]
+        )
+        memory, values = KlMemory(algo.kl_coef, (0.0,), 0), []
+        for kl, count in case["updates"]:
+            memory = next_coefficient(memory, kl, count, algo)
+            values.append(memory.coef)
+        np.testing.assert_allclose(values, case["values"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("chunk", [0, 1, 2])
 def test_logprobs_and_entropy(chunk: int) -> None:
     """From hidden states whose head is the identity, so that they are the logits."""
     file = golden("entropy_logprob")
@@ -158,29 +252,3 @@ def test_logprobs_and_entropy(chunk: int) -> None:
     np.testing.assert_allclose(run(logits, 0.7)[0], file["log_probs_temperature_0_7"], **F32)
     grad = jax.grad(lambda z: (run(z)[1] * mask).sum() / mask.sum())(logits)
     np.testing.assert_allclose(grad, case["grad_logits"], **F32)
-
-
-def test_turn_gae() -> None:
-    for case in golden("turn_gae")["cases"]:
-        got = turn_gae(
-            *(np.array(case[k], float) for k in ("rewards", "discounts", "values_with_bootstrap")), case["lam"]
-        )
-        np.testing.assert_allclose(got, case["advantages"], rtol=1e-9, atol=1e-12)
-
-
-def test_rollout_gae_does_not_reach_over_rollouts() -> None:
-    calls = [transition([1], [1], rollout="a", index=k, credit=c) for k, c in enumerate([0.0, 1.0])]
-    calls.append(transition([1], [1], rollout="b", credit=-1.0))
-    advantages, targets = rollout_gae(calls, np.array([0.5, 0.25, 0.0]), gamma=0.9, lam=1.0)
-    np.testing.assert_allclose(targets, [0.9, 1.0, -1.0])  # λ = 1: discounted returns
-    np.testing.assert_allclose(advantages, targets - [0.5, 0.25, 0.0])
-
-
-def test_whitening_and_explained_variance() -> None:
-    x, mask = np.array([1.0, 2.0, 4.0, 100.0]), np.array([True, True, True, False])
-    white = whiten(x, mask)
-    assert white[mask].mean() == pytest.approx(0, abs=1e-12)
-    assert white[mask].std(ddof=1) == pytest.approx(1, rel=1e-6)
-    np.testing.assert_array_equal(whiten(x, np.array([True, False, False, False])), 0)
-    assert explained_variance(x, x) == 1
-    assert explained_variance(np.zeros(4), x) == pytest.approx(0)

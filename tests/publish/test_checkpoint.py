@@ -23,7 +23,7 @@ from tests.learner.small import learner, params
 
 def test_resuming_equals_going_on_bit_for_bit(tmp_path: Path) -> None:
     """2N updates = N updates, checkpoint, a new learner, N updates; with moments, counters and the KL coefficient."""
-    algo = {"critic": True, "mini_batches": 2, "kl_coef": 0.1, "kl_control": "adaptive", "kl_horizon": 10.0}
+    algo = {"advantage": "turn_gae", "mini_batches": 2, "kl_coef": 0.1, "kl_control": "adaptive", "kl_horizon": 10.0}
     small = learner(**algo)
     state = small.init(params())
     for seed in range(2):

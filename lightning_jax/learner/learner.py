@@ -55,8 +55,9 @@ class Learner:
         axes = rules.batch if isinstance(rules.batch, tuple) else (rules.batch,)
         spread = math.prod(self.mesh.shape[a] for a in axes if a is not None)
         self.batch = replace(batch, row_multiple=math.lcm(batch.row_multiple, spread))
-        self._tx = optimizer(optimizer_config)
-        self._programs = make_programs(Setting(model, algo, precision or Precision(), rules), self._tx)
+        self._tx, self._offload = optimizer(optimizer_config), optimizer_config.offload
+        setting = Setting(model, algo, precision or Precision(), rules)
+        self._programs = make_programs(setting, self._tx, offload=self._offload)
         self._prepare = Preparer(self._programs, algo, NamedSharding(self.mesh, rules.spec(("batch", None))))
         self._warm: int | None = None
 
@@ -73,7 +74,7 @@ class Learner:
     def init(self, params: Params) -> TrainState:
         """A state that starts from copies of `params` (any device, or numpy)."""
         with jax.set_mesh(self.mesh):
-            return init_state(params, self.model, self.algo, self._tx, self.mesh, self.rules)
+            return init_state(params, self.model, self.algo, self._tx, self.mesh, self.rules, offload=self._offload)
 
     def warm_up(self, state: TrainState) -> int:
         """Compile everything that update() can need, leaving `state` as it is; afterwards a recompile is an error.

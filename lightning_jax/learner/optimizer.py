@@ -1,4 +1,4 @@
-"""Optimisers with global-norm clipping and a schedule, from plain data: AdamW, or Muon for the blocks' matrices."""
+"""Optimisers with global-norm clipping and a schedule, from plain data: AdamW in three sizes, Muon, Adafactor."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
 from lightning_jax.configuration import from_mapping
+from lightning_jax.learner.adam8bit import scale_by_adam_8bit
 from lightning_jax.model.sharding import has_mesh
 
 SCHEDULES = ("constant", "cosine", "linear")
-NAMES = ("adamw", "muon")
+NAMES = ("adamw", "adamw8bit", "muon", "adafactor")
 # (axes contracted with the input, axes of the output) of each stacked matrix; the layer axis is a batch
 MUON_AXES = {
     "q": MuonDimensionNumbers((4,), (1, 2, 3)),
@@ -29,9 +30,14 @@ MUON_AXES = {
 
 @dataclass(frozen=True, slots=True)
 class OptimizerConfig:
-    """AdamW (Loshchilov & Hutter, arXiv 1711.05101); Muon (Jordan et al. 2024) by `name`."""
+    """What turns gradients into updates. Bytes of state per parameter, beside the parameter itself, in brackets.
 
-    name: str = "adamw"  # adamw | muon: orthogonalised momentum for the blocks' matrices, AdamW for all else
+    adamw: Loshchilov & Hutter (arXiv 1711.05101) [8; 6 with moment_dtype bfloat16]. adamw8bit: its moments in eight
+    bits, see adam8bit.py [2]. muon: Jordan et al. 2024, orthogonalised momentum for the blocks' matrices, AdamW for all
+    else [4]. adafactor: Shazeer & Stern (arXiv 1804.04235), factored second moment, no first [almost 0].
+    """
+
+    name: str = "adamw"  # adamw | adamw8bit | muon | adafactor
     muon_learning_rate: float = 0.02  # of the orthogonalised part; `learning_rate` is AdamW's
     learning_rate: float = 1e-6
     schedule: str = "constant"  # after warm-up: constant | cosine | linear (both to final_fraction)
@@ -43,7 +49,9 @@ class OptimizerConfig:
     eps: float = 1e-8
     weight_decay: float = 0.0  # matrices only
     grad_clip: float | None = 1.0  # global norm; None: off
-    moment_dtype: str | None = None  # of the first moment; None: as the parameters
+    moment_dtype: str | None = None  # of the first moment (adamw, muon), e.g. bfloat16; None: as the parameters
+    min_size_8bit: int = 4096  # adamw8bit: leaves with fewer elements keep float32 moments
+    offload: bool = False  # keep the state in the host's memory between steps
 
     def __post_init__(self) -> None:
         if self.name not in NAMES:
@@ -85,7 +93,7 @@ def schedule(config: OptimizerConfig, peak: float) -> optax.Schedule:
 
 
 def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Clipping, then AdamW or Muon. Norm scales and biases (one dimension beside the layers') are not decayed."""
+    """Clipping, then the update rule. Norm scales and biases are not decayed."""
 
     def decayed(params: Any) -> Any:
         def matrix(path: Any, x: jax.Array) -> bool:
@@ -98,6 +106,18 @@ def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     rate = schedule(config, config.learning_rate)
     if config.name == "muon":
         return optax.chain(clip, without_sharding_types(_muon(config, rate)))
+    if config.name == "adamw8bit":
+        moments = scale_by_adam_8bit(config.b1, config.b2, config.eps, min_size=config.min_size_8bit)
+        decay = optax.add_decayed_weights(config.weight_decay, decayed)
+        return optax.chain(clip, without_sharding_types(moments), decay, optax.scale_by_learning_rate(rate))
+    if config.name == "adafactor":
+        factored = optax.adafactor(
+            rate,
+            weight_decay_rate=config.weight_decay or None,
+            weight_decay_mask=decayed,
+            multiply_by_parameter_scale=False,
+        )
+        return optax.chain(clip, without_sharding_types(factored))
     adam = optax.adamw(
         rate,
         b1=config.b1,

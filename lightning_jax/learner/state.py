@@ -86,13 +86,15 @@ def init_state(
     tx: optax.GradientTransformation,
     mesh: Mesh,
     rules: ShardingRules,
+    *,
+    offload: bool = False,
 ) -> TrainState:
-    """State of a run that starts from `params`. Call under `jax.set_mesh(mesh)`."""
+    """State of a run that starts from `params`. Call under `jax.set_mesh(mesh)`. offload: moments on the host."""
     whole = NamedSharding(mesh, PartitionSpec())
     placed = place_params(params, model, algo, mesh, rules)
     state: TrainState = {
         "params": placed,
-        "opt_state": jax.tree.map(lambda x: _on_mesh(x, whole), jax.jit(tx.init)(split(placed, algo)[0])),
+        "opt_state": jax.tree.map(lambda x: _on_mesh(x, whole, offload), jax.jit(tx.init)(split(placed, algo)[0])),
         "step": put(np.zeros((), np.int32), whole),
         "updates": put(np.zeros((), np.int32), whole),
         "key": put(np.asarray(jax.random.key_data(jax.random.key(algo.seed))), whole),
@@ -119,9 +121,14 @@ def reference_of(state: TrainState) -> Params:
     return reference
 
 
-def _on_mesh(x: jax.Array, whole: NamedSharding) -> jax.Array:
+def _on_mesh(x: jax.Array, whole: NamedSharding, offload: bool) -> jax.Array:
     """Counts get the mesh's replicated sharding, so that a restored state is placed as a fresh one is."""
-    return put(x, whole) if x.ndim == 0 else x
+    if x.ndim == 0:
+        return put(x, whole)
+    if not offload:
+        return x
+    hosted: jax.Array = jax.device_put(x, x.sharding.with_memory_kind("pinned_host"))
+    return hosted
 
 
 def abstract_state(state: TrainState) -> TrainState:

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax.memory import Space
 
 from lightning_jax.learner.objective import (
     Batch,
@@ -74,9 +75,19 @@ def accumulate(
 
 
 def apply(
-    trained: Params, opt_state: Any, step: jax.Array, grads: Params, *, tx: optax.GradientTransformation
+    trained: Params,
+    opt_state: Any,
+    step: jax.Array,
+    grads: Params,
+    *,
+    tx: optax.GradientTransformation,
+    offload: bool = False,
 ) -> tuple[Params, Any, jax.Array, dict[str, jax.Array]]:
-    """One optimiser step. A gradient that is not finite changes nothing and is counted."""
+    """One optimiser step. A gradient that is not finite changes nothing and is counted.
+
+    offload: the optimiser's state comes from and goes to the host's memory, but for counts.
+    """
+    opt_state = _moved(opt_state, Space.Device, offload)
     grads = jax.tree.map(lambda g, p: g.astype(p.dtype), grads, trained)
     norm = optax.global_norm(grads)
     finite = jnp.isfinite(norm)
@@ -88,7 +99,12 @@ def apply(
         "skipped": 1.0 - finite.astype(jnp.float32),
         "update_norm": jnp.where(finite, optax.global_norm(updates), 0.0),
     }
-    return keep(new_trained, trained), keep(new_opt_state, opt_state), step + finite.astype(step.dtype), norms
+    kept = _moved(keep(new_opt_state, opt_state), Space.Host, offload)
+    return keep(new_trained, trained), kept, step + finite.astype(step.dtype), norms
+
+
+def _moved(tree: Any, space: Space, offload: bool) -> Any:
+    return jax.tree.map(lambda x: jax.device_put(x, space) if x.ndim else x, tree) if offload else tree
 
 
 def served(params: Params, *, setting: Setting) -> Params:
@@ -98,7 +114,7 @@ def served(params: Params, *, setting: Setting) -> Params:
     return policy if lora is None else merged(policy, setting.model, lora, setting.rules)
 
 
-def make_programs(setting: Setting, tx: optax.GradientTransformation) -> Programs:
+def make_programs(setting: Setting, tx: optax.GradientTransformation, *, offload: bool = False) -> Programs:
     """Create every jitted function; nothing compiles before its first call."""
     policy = partial(accumulate, objective=policy_objective, setting=setting)
     supervised = partial(accumulate, objective=supervised_objective, setting=setting)
@@ -107,6 +123,6 @@ def make_programs(setting: Setting, tx: optax.GradientTransformation) -> Program
         policy=jax.jit(policy, donate_argnums=(2,)),
         supervised=jax.jit(supervised, donate_argnums=(2,)),
         zeros=jax.jit(zeros),
-        apply=jax.jit(partial(apply, tx=tx), donate_argnums=(1, 3)),
+        apply=jax.jit(partial(apply, tx=tx, offload=offload), donate_argnums=(1, 3)),
         merge=jax.jit(partial(served, setting=setting)),
     )

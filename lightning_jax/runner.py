@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import contextvars
 import importlib
 import json
 import logging
 import os
+import queue
 import shlex
 import signal
 import subprocess
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 
 MODEL_NAME = "policy"
 CLAIM_WAIT_S = 0.5  # long-poll for new rollouts; bounds how late a stop or a time-out is seen
+GATHER_S = 0.01  # attempts tend to end in flocks: one claim for those that end within this time
 POLL_S = 0.05
 
 
@@ -129,7 +132,11 @@ class _Running:
 
 
 class Runner:
-    """Keeps up to `concurrency` attempts going until stopped. Threads are daemons: a hung agent holds no process."""
+    """Keeps up to `concurrency` attempts going until stopped.
+
+    Threads serve one attempt after another, so that what an agent keeps per thread (an HTTP client) is kept. They are
+    daemons: a hung agent holds no process, and another thread takes its place.
+    """
 
     def __init__(self, client: IngestClient, agent: Agent, *, concurrency: int, lease_s: float = 60.0) -> None:
         if concurrency < 1:
@@ -142,6 +149,8 @@ class Runner:
         self._room = threading.Semaphore(concurrency)
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._idle = 0  # threads that wait for an attempt not yet handed out
+        self._handed: queue.SimpleQueue[_Running] = queue.SimpleQueue()
 
     def start(self) -> None:
         """Begin to claim and run, in the background."""
@@ -165,6 +174,7 @@ class Runner:
         while not self._stopping.is_set():
             if not self._room.acquire(timeout=CLAIM_WAIT_S):
                 continue
+            self._stopping.wait(GATHER_S)
             room = 1
             while room < self._concurrency and self._room.acquire(blocking=False):
                 room += 1
@@ -183,7 +193,21 @@ class Runner:
         running = _Running(attempt, time.monotonic() + attempt.rollout.timeout_s)
         with self._lock:
             self._running[attempt.attempt_id] = running
-        threading.Thread(target=self._execute, args=(running,), daemon=True, name=attempt.attempt_id).start()
+            idle = self._idle > 0
+            self._idle -= idle
+        if idle:
+            self._handed.put(running)
+        else:
+            threading.Thread(target=self._serve, args=(running,), daemon=True).start()
+
+    def _serve(self, running: _Running) -> None:
+        """The life of a thread: attempt after attempt, each in a context of its own."""
+        while True:
+            threading.current_thread().name = running.attempt.attempt_id
+            contextvars.Context().run(self._execute, running)
+            with self._lock:
+                self._idle += 1
+            running = self._handed.get()
 
     def _execute(self, running: _Running) -> None:
         attempt = running.attempt

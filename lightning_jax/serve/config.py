@@ -25,6 +25,8 @@ class EngineConfig:
     prefills_per_decode: int = 16  # dispatches of prefill before running sequences get their next tokens
     prefix_cache_bytes: int = 64 * 1024 * 1024  # 0 switches it off; results are the same bit for bit
     max_queue: int = 4096  # waiting requests; more are refused
+    gather_ms: float = 0.0  # a decode waits for company until none has come for so long; 0: never, and reads come late
+    gather_limit_ms: float = 50.0  # and never longer than this
     cache_block: int = 0  # positions of one cache block; 0: chosen by backend and max_length
     compute_dtype: str = "float32"
 
@@ -40,6 +42,10 @@ class EngineConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.gather_ms < 0 or self.gather_limit_ms < self.gather_ms:
+            raise ValueError(
+                f"gather_ms={self.gather_ms} must be at least 0 and at most gather_limit_ms={self.gather_limit_ms}"
+            )
         if self.max_length % self.prefill_chunk:
             raise ValueError(
                 f"max_length={self.max_length} is no multiple of prefill_chunk={self.prefill_chunk}: "

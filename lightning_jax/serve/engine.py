@@ -1,8 +1,10 @@
 """The engine: continuous batching over fixed slots, by one thread that owns the device.
 
 Every cycle seats waiting requests, prefills them (all of them first, because a decode costs the same for one slot as
-for all), dispatches the next decode and only then reads the one before: the device never waits for Python. What a
-request gets depends on the request and the weights alone, so none of this scheduling can be seen in a result.
+for all), dispatches the next decode and only then reads the one before: the device never waits for Python. Where the device
+is the processor that agents run on, a decode had better wait for company instead (`gather_ms`): it costs the same for
+one sequence as for all, and the agents can use the time. What a request gets depends on the request and the weights
+alone, so none of this scheduling can be seen in a result.
 
 New weights: requests that arrive during `publish` wait, running ones finish with the version they began with, then
 the engine flips between two dispatches.
@@ -77,6 +79,7 @@ class Engine:
         self._publishing: tuple[Any, int, Future[None]] | None = None
         self._in_flight: tuple[Any, list[Occupant]] | None = None  # the decode not yet read, and who decoded in it
         self._version = -1
+        self._last_event = 0.0  # when a request came or ended last
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._failure: BaseException | None = None
@@ -109,6 +112,7 @@ class Engine:
         with self._wake:
             self._check_room(1)
             self._queue.append(generation)
+            self._last_event = time.monotonic()
             self._wake.notify()
         return generation
 
@@ -189,6 +193,7 @@ class Engine:
         with self._wake:
             while not (self._stopping or self._queue or self._cancelled or self._publishing or self._slots.busy):
                 self._wake.wait()
+            self._gather()
             if self._stopping:
                 return False
             cancelled, self._cancelled = self._cancelled, []
@@ -201,6 +206,16 @@ class Engine:
         self._prefill()
         self._decode()
         return True
+
+    def _gather(self) -> None:
+        """Wait, holding the lock, while requests come and go and slots are free."""
+        quiet_s = self.config.gather_ms / 1e3
+        latest = time.monotonic() + self.config.gather_limit_ms / 1e3
+        while quiet_s and not (self._stopping or self._cancelled or self._publishing):
+            left_s = min(self._last_event + quiet_s, latest) - time.monotonic()
+            if left_s <= 0 or len(self._queue) >= self._slots.free:
+                return
+            self._wake.wait(left_s)
 
     def _prefill(self) -> None:
         for _ in range(self.config.prefills_per_decode):
@@ -223,6 +238,8 @@ class Engine:
             self._in_flight = (self._device.decode(self._slots.take_control()), decoding)
             self._counts["decode_dispatches_total"] += 1
             self._seconds["dispatch_seconds_total"] += time.perf_counter() - began
+            if self.config.gather_ms:  # whoever is done must hear of it before we wait for his next request
+                before, self._in_flight = self._in_flight, None
         if before is not None:
             began = time.perf_counter()
             tokens, logps = self._device.read(before[0])
@@ -249,6 +266,7 @@ class Engine:
 
     def _finish(self, occupant: Occupant, reason: FinishReason) -> None:
         self._counts[f"finished_{reason}_total"] += 1
+        self._last_event = time.monotonic()
         occupant.generation.future.set_result(
             GenerationResult(
                 np.asarray(occupant.ids, np.int32), np.asarray(occupant.logps, np.float32), reason, occupant.version

@@ -105,7 +105,8 @@ class SlotTable:
     def plan_prefill(self) -> PrefillPlan | None:
         """The next copies and chunks, first come first served; None when nothing is left.
 
-        A chunk that another slot computes in the same plan is left for the next one, where it is a copy.
+        Several chunks of one prompt go in one plan: every layer writes the keys of all rows before any row looks at
+        them. A chunk that another slot computes in the same plan is left for the next one, where it is a copy.
         """
         c = self._config
         loads: list[tuple[int, int, int]] = []
@@ -114,24 +115,27 @@ class SlotTable:
         in_plan: set[bytes] = set()
         loaded = computed = 0
         for occupant in tuple(self._prefilling):
-            while occupant.next_chunk < len(occupant.keys) and len(loads) < c.load_rows:
+            mine: set[bytes] = set()  # chunks this occupant computes in this plan
+            while occupant.next_chunk < len(occupant.keys):
                 key = occupant.keys[occupant.next_chunk]
-                place = None if key in in_plan else self._prefix.find(key)
-                if place is None:
-                    break
                 start = occupant.next_chunk * c.prefill_chunk
-                loads.append((occupant.slot, start, place))
-                loaded += min(c.prefill_chunk, len(occupant.prefix) - start)
-                occupant.next_chunk += 1
-            if occupant.next_chunk < len(occupant.keys) and len(rows) < c.prefill_rows and len(loads) < c.load_rows:
-                key = occupant.keys[occupant.next_chunk]
-                if key not in in_plan:
-                    start = occupant.next_chunk * c.prefill_chunk
-                    piece = occupant.prefix[start : start + c.prefill_chunk]
+                piece = occupant.prefix[start : start + c.prefill_chunk]
+                if key in in_plan and key not in mine:
+                    break
+                place = self._prefix.find(key)
+                if place is not None:
+                    if len(loads) == c.load_rows:
+                        break
+                    loads.append((occupant.slot, start, place))
+                    loaded += len(piece)
+                else:
+                    if len(rows) == c.prefill_rows:
+                        break
                     tokens[len(rows), : len(piece)] = piece
                     rows.append((occupant.slot, start, self._place(key, in_plan)))
+                    mine.add(key)
                     computed += len(piece)
-                    occupant.next_chunk += 1
+                occupant.next_chunk += 1
             if occupant.next_chunk == len(occupant.keys):
                 self._prefilling.remove(occupant)
                 self._start_decoding(occupant)

@@ -209,3 +209,18 @@ def test_bfloat16_is_as_deterministic():
 def test_program_called_with_other_shapes_names_them(engine):
     with pytest.raises(ValueError, match="decode program"):
         engine._device._programs.decode(engine._device._params, {}, np.zeros((3, 8), np.int32))
+
+
+def test_waiting_for_company_changes_no_bit(engine):
+    batch = requests(24)
+    alone = [engine.submit(r).result(60) for r in batch]
+    with running(replace(ENGINE, gather_ms=20.0, gather_limit_ms=40.0)) as patient:
+        first = patient.submit(replace(batch[0], max_tokens=100))
+        eventually(lambda: patient.metrics()["slots_busy"] == 1)
+        together = [g.result(60) for g in [patient.submit(r) for r in batch]]
+        assert all(map(same, alone, together))
+        patient.cancel(first)
+        first.result(60)
+        # 24 requests of up to 24 tokens in 8 slots: far fewer dispatches than one request after the other takes
+        one_by_one = sum(-(-len(r.response_ids) // ENGINE.decode_steps) for r in alone)
+        assert patient.metrics()["decode_dispatches_total"] < one_by_one / 2

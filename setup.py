@@ -50,6 +50,7 @@ setup(
         "uvicorn>=0.34",
         "httptools>=0.6",
         "jinja2>=3.1",
+        "jsonschema>=4.20",
         "prometheus-client>=0.20",
         "pyarrow>=17",
         "rich>=13",

@@ -20,6 +20,18 @@ FloatArray = NDArray[np.float32]
 Mode = Literal["train", "eval"]
 AttemptStatus = Literal["succeeded", "failed", "timeout", "crashed", "cancelled", "lost"]
 FinishReason = Literal["stop", "length", "tool_calls", "abort"]
+ToolVerdict = Literal[
+    "ok",
+    "invalid_json",
+    "schema_mismatch",
+    "unknown_tool",
+    "tool_error",
+    "timeout",
+    "http_error",
+    "unanswered",
+    "unknown",
+]
+"""How a tool call went. Only "ok" is a success: what nobody could see ("unknown") is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +164,19 @@ class SealedAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolUse:
+    """One tool call that the policy made, and how it went by everything that was seen of it."""
+
+    tool_call_id: str
+    name: str
+    arguments: str  # as the model wrote them, JSON or not
+    verdict: ToolVerdict
+    status_code: int = 0  # HTTP status of the external API behind the tool; 0 where none was seen
+    detail: str = ""  # the error, in short
+    latency_s: float | None = None  # by the tool's span
+
+
+@dataclass(frozen=True, slots=True)
 class Transition:
     """One LLM call as a training example: state = prompt_ids, action = response_ids."""
 
@@ -166,6 +191,12 @@ class Transition:
     finish_reason: FinishReason
     reward: float = 0.0  # intermediate reward r_k, 0 where none was reported
     text: str = ""
+    node: str = ""  # graph node by spans, where it is not the agent itself
+    parents: tuple[str, ...] = ()  # agents above this one by spans, the nearest first
+    tools: tuple[ToolUse, ...] = ()  # in the order the policy called them
+    components: Mapping[str, float] = field(default_factory=dict)  # named parts of `reward`
+    started_ns: int = 0  # unix time, by the server's clock
+    ended_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_jax import types
-from lightning_jax.assemble.conventions import SpanFacts, facts_of
+from lightning_jax.assemble.joins import Reading, SpanId
+
+MAX_PARENTS = 16  # agents kept above a call; a chain nested deeper says no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +39,26 @@ class AgentNaming:
         return cls(tuple(compiled), use_spans)
 
 
-def agent_names(calls: Sequence[types.Call], spans: Sequence[types.Span], naming: AgentNaming) -> dict[str, str]:
-    """The agent's name of each call, by call id."""
-    by_span = _names_by_span(calls, spans) if naming.use_spans and spans else {}
-    return {
-        call.call_id: by_span.get(call.call_id) or _name_by_prompt(call.request, naming) or call.agent_key
-        for call in calls
-    }
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who made a call, where in the graph, and below whom."""
+
+    agent: str
+    node: str = ""
+    parents: tuple[str, ...] = ()  # the nearest first
+
+
+def speakers(calls: Sequence[types.Call], reading: Reading, naming: AgentNaming) -> dict[str, Speaker]:
+    """The speaker of each call, by call id."""
+    by_span = _by_span(reading) if naming.use_spans else {}
+    spread = _spread(calls, by_span)
+    found: dict[str, Speaker] = {}
+    for call in calls:
+        spoken = by_span.get(call.call_id) or spread.get(call.agent_key)
+        if spoken is None:
+            spoken = Speaker(_name_by_prompt(call.request, naming) or call.agent_key)
+        found[call.call_id] = spoken
+    return found
 
 
 def system_prompt(request: Mapping[str, Any]) -> str:
@@ -56,7 +71,7 @@ def system_prompt(request: Mapping[str, Any]) -> str:
         if not isinstance(messages, list):
             continue
         texts = [
-            _content_text(message.get("content"))
+            content_text(message.get("content"))
             for message in messages
             if isinstance(message, dict) and message.get("role") in ("system", "developer")
         ]
@@ -65,7 +80,7 @@ def system_prompt(request: Mapping[str, Any]) -> str:
     return ""
 
 
-def _content_text(content: Any) -> str:
+def content_text(content: Any) -> str:
     """Text of a message's content: a string, or a list of parts."""
     if isinstance(content, str):
         return content
@@ -82,48 +97,50 @@ def _name_by_prompt(request: Mapping[str, Any], naming: AgentNaming) -> str:
     return next((name for name, pattern in naming.patterns if pattern.search(prompt)), "")
 
 
-def _names_by_span(calls: Sequence[types.Call], spans: Sequence[types.Span]) -> dict[str, str]:
-    """Names of the calls that spans stand for, spread to the calls of the same agent_key where all agree."""
-    facts = {(span.trace_id, span.span_id): facts_of(span) for span in spans}
-    parents = {(span.trace_id, span.span_id): (span.trace_id, span.parent_id) for span in spans}
-    names: dict[str, str] = {}
-    known = {call.call_id for call in calls}
-    # A response id is proof; the tool-call ids that AutoGen's spans show instead are the next best.
-    for strong in (True, False):
-        claims: dict[str, set[str]] = {}
-        for identity, fact in facts.items():
-            ids = fact.call_ids if strong else fact.tool_call_ids
-            own = (ids & known) - names.keys()
-            # A span of several calls (a prompt that repeats older tool calls) speaks for none of them.
-            if len(own) == 1 and (name := _nearest_agent(identity, facts, parents)):
-                claims.setdefault(next(iter(own)), set()).add(name)
-        names.update({call_id: next(iter(said)) for call_id, said in claims.items() if len(said) == 1})
-    return names | _spread(calls, names)
+def _by_span(reading: Reading) -> dict[str, Speaker]:
+    """Speakers of the calls that spans stand for, where all spans of a call that name an agent agree."""
+    lines: dict[SpanId, tuple[str, ...]] = {}
+    found: dict[str, Speaker] = {}
+    for call_id, identities in reading.by_call().items():
+        named = {line for line in (_agents_above(identity, reading, lines) for identity in identities) if line}
+        if len({line[0] for line in named}) == 1:
+            line = max(named, key=len)
+            nodes = {node for identity in identities if (node := reading.facts[identity].node)}
+            node = nodes.pop() if len(nodes) == 1 else ""
+            found[call_id] = Speaker(line[0], node if node != line[0] else "", line[1:])
+    return found
 
 
-def _nearest_agent(
-    identity: tuple[bytes, bytes],
-    facts: Mapping[tuple[bytes, bytes], SpanFacts],
-    parents: Mapping[tuple[bytes, bytes], tuple[bytes, bytes]],
-) -> str:
-    """The agent that a span or its nearest ancestor names. Parents may be missing, or run in a circle."""
-    seen: set[tuple[bytes, bytes]] = set()
-    while identity in facts and identity not in seen:
-        if facts[identity].agent:
-            return facts[identity].agent
-        seen.add(identity)
-        identity = parents[identity]
-    return ""
+def _agents_above(start: SpanId, reading: Reading, lines: dict[SpanId, tuple[str, ...]]) -> tuple[str, ...]:
+    """The agents that a span and its ancestors name, the nearest first, each once in a row.
+
+    `lines` remembers what was found, so that a deep chain is walked once. Parents may be missing, or run in a circle.
+    """
+    path: list[SpanId] = []
+    on_path: set[SpanId] = set()
+    identity = start
+    while identity in reading.facts and identity not in lines and identity not in on_path:
+        path.append(identity)
+        on_path.add(identity)
+        identity = (identity[0], reading.spans[identity].parent_id)
+    line = lines.get(identity, ())
+    for below in reversed(path):
+        facts = reading.facts[below]
+        name = facts.agent or (facts.node if facts.node not in _PLUMBING else "")
+        if name and (not line or line[0] != name):
+            line = (name, *line[:MAX_PARENTS])
+        lines[below] = line
+    return line
 
 
-def _spread(calls: Sequence[types.Call], names: Mapping[str, str]) -> dict[str, str]:
-    """Names for the calls no span stands for, from calls with the same system prompt and tools."""
-    said: dict[str, set[str]] = {}
+_PLUMBING = ("__start__", "__end__")  # LangGraph's own nodes, which nobody is
+
+
+def _spread(calls: Sequence[types.Call], named: Mapping[str, Speaker]) -> dict[str, Speaker]:
+    """Speakers by agent_key, for the calls no span stands for, where all calls with that key agree."""
+    said: dict[str, dict[str, Speaker]] = {}
     for call in calls:
-        if call.call_id in names:
-            said.setdefault(call.agent_key, set()).add(names[call.call_id])
-    return {
-        call.call_id: next(iter(said[call.agent_key]))
-        for call in calls
-        if call.call_id not in names and len(said.get(call.agent_key, ())) == 1
-    }
+        if call.call_id in named:
+            speaker = named[call.call_id]
+            said.setdefault(call.agent_key, {})[speaker.agent] = speaker
+    return {key: next(iter(names.values())) for key, names in said.items() if len(names) == 1}

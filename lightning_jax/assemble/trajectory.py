@@ -14,24 +14,27 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_jax import types
-from lightning_jax.assemble.naming import AgentNaming, agent_names
+from lightning_jax.assemble.joins import Reading, read_spans
+from lightning_jax.assemble.naming import AgentNaming, speakers
+from lightning_jax.assemble.tools import tool_uses
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """One call or reward that did not become part of the trajectory."""
+    """One call, reward or span that did not become part of the trajectory."""
 
-    kind: str  # call | reward
-    identity: str  # call_id or reward_id
-    reason: str  # aborted | empty | duplicate | shapes | not_finite | unknown_call: short fixed words, to be counted by
+    kind: str  # call | reward | span
+    identity: str  # call_id, reward_id, or trace_id/span_id in hexadecimal
+    reason: str  # a short fixed word, to be counted by; of spans see joins.Reading
 
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A trajectory of K >= 0 transitions, and what was left out."""
+    """A trajectory of K >= 0 transitions, the spans that belong to it, and what was left out."""
 
     trajectory: types.Trajectory
     quarantined: tuple[Quarantined, ...]
+    reading: Reading
 
     def reasons(self) -> Mapping[tuple[str, str], int]:
         """How many were left out, by (kind, reason)."""
@@ -42,13 +45,19 @@ def assemble(sealed: types.SealedAttempt, agents: AgentNaming) -> Assembled:
     """Build the trajectory of a sealed attempt. Never raises for what an agent, engine or exporter sent."""
     quarantined: list[Quarantined] = []
     calls = _usable(sealed.calls, quarantined)
-    names = agent_names(calls, sealed.spans, agents)
-    intermediate, reported = _rewards(sealed.rewards, {call.call_id for call in calls}, quarantined)
+    reading = read_spans(calls, sealed.spans)
+    quarantined += [
+        Quarantined("span", f"{trace_id.hex()}/{span_id.hex()}", reason)
+        for (trace_id, span_id), reason in reading.quarantined.items()
+    ]
+    spoken = speakers(calls, reading, agents)
+    tools = tool_uses(calls, reading, sealed.outcome)
+    intermediate, components, reported = _rewards(sealed.rewards, {call.call_id for call in calls}, quarantined)
     transitions = tuple(
         types.Transition(
             call_id=call.call_id,
             index=index,
-            agent=names[call.call_id],
+            agent=spoken[call.call_id].agent,
             prompt_ids=call.prompt_ids,
             response_ids=call.response_ids,
             rollout_logps=call.rollout_logps,
@@ -57,6 +66,12 @@ def assemble(sealed: types.SealedAttempt, agents: AgentNaming) -> Assembled:
             finish_reason=call.finish_reason,
             reward=intermediate.get(call.call_id, 0.0),
             text=call.text,
+            node=spoken[call.call_id].node,
+            parents=spoken[call.call_id].parents,
+            tools=tools.get(call.call_id, ()),
+            components=components.get(call.call_id, {}),
+            started_ns=call.started_ns,
+            ended_ns=call.ended_ns,
         )
         for index, call in enumerate(calls)
     )
@@ -71,7 +86,7 @@ def assemble(sealed: types.SealedAttempt, agents: AgentNaming) -> Assembled:
         transitions=transitions,
         reported=reported,
     )
-    return Assembled(trajectory, tuple(quarantined))
+    return Assembled(trajectory, tuple(quarantined), reading)
 
 
 def _usable(calls: Sequence[types.Call], quarantined: list[Quarantined]) -> list[types.Call]:
@@ -103,13 +118,14 @@ def _defect(call: types.Call) -> str:
 
 def _rewards(
     rewards: Sequence[types.Reward], known: set[str], quarantined: list[Quarantined]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """(reward of each call, reported components of the rollout).
+) -> tuple[dict[str, float], dict[str, dict[str, float]], dict[str, float]]:
+    """(reward of each call, its components, reported components of the rollout).
 
     Rewards of one call add up (a tool and a judge may both speak of it); of the whole rollout the last report of each
     name holds, since it states a total. A call's reward without a value is the sum of its components.
     """
     intermediate: dict[str, float] = {}
+    components: dict[str, dict[str, float]] = {}
     reported: dict[str, float] = {}
     for reward in rewards:
         values = [*reward.components.values(), *([] if reward.value is None else [reward.value])]
@@ -123,6 +139,9 @@ def _rewards(
             call_id = reward.call_id.removeprefix("chatcmpl-")
             value = sum(reward.components.values()) if reward.value is None else reward.value
             intermediate[call_id] = intermediate.get(call_id, 0.0) + value
+            parts = components.setdefault(call_id, {})
+            for name, part in reward.components.items():
+                parts[name] = parts.get(name, 0.0) + part
         else:
             quarantined.append(Quarantined("reward", reward.reward_id, "unknown_call"))
-    return intermediate, reported
+    return intermediate, components, reported

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from lightning_jax import types
 from lightning_jax.assemble.conventions import facts_of
-from lightning_jax.assemble.naming import AgentNaming, agent_names, system_prompt
+from lightning_jax.assemble.joins import read_spans
+from lightning_jax.assemble.naming import AgentNaming, speakers, system_prompt
 from lightning_jax.assemble.trajectory import assemble
 from tests.assemble.conftest import captured_spans, make_call, make_sealed, make_span
 
@@ -20,8 +21,8 @@ GENAI = "opentelemetry.util.genai.handler"
 
 
 def names(spans: list[types.Span], *calls: types.Call, naming: AgentNaming | None = None) -> list[str]:
-    found = agent_names(calls, spans, naming or AgentNaming())
-    return [found[call.call_id] for call in calls]
+    found = speakers(calls, read_spans(calls, spans), naming or AgentNaming())
+    return [found[call.call_id].agent for call in calls]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +55,10 @@ def test_spans_of_real_frameworks_name_their_agents(capture: str, call_ids: list
 )
 def test_every_dialect_yields_the_response_id(capture: str, call_id: str) -> None:
     (span,) = captured_spans(capture)
-    assert facts_of(span).call_ids == {call_id}
-    assert facts_of(span).is_llm
+    facts = facts_of(span)
+    assert facts is not None
+    assert facts.call_ids | facts.output_ids == {call_id}
+    assert facts.is_llm
 
 
 def test_autogen_is_joined_by_tool_call_ids_and_spreads_to_the_same_agent() -> None:

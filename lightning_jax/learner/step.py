@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.memory import Space
 
 from lightning_jax.learner.objective import (
     Batch,
@@ -87,7 +86,7 @@ def apply(
 
     offload: the optimiser's state comes from and goes to the host's memory, but for counts.
     """
-    opt_state = _moved(opt_state, Space.Device, offload)
+    opt_state = _moved(opt_state, jax.memory.Space.Device, offload)
     grads = jax.tree.map(lambda g, p: g.astype(p.dtype), grads, trained)
     norm = optax.global_norm(grads)
     finite = jnp.isfinite(norm)
@@ -99,11 +98,11 @@ def apply(
         "skipped": 1.0 - finite.astype(jnp.float32),
         "update_norm": jnp.where(finite, optax.global_norm(updates), 0.0),
     }
-    kept = _moved(keep(new_opt_state, opt_state), Space.Host, offload)
+    kept = _moved(keep(new_opt_state, opt_state), jax.memory.Space.Host, offload)
     return keep(new_trained, trained), kept, step + finite.astype(step.dtype), norms
 
 
-def _moved(tree: Any, space: Space, offload: bool) -> Any:
+def _moved(tree: Any, space: Any, offload: bool) -> Any:
     return jax.tree.map(lambda x: jax.device_put(x, space) if x.ndim else x, tree) if offload else tree
 
 

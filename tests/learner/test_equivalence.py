@@ -128,6 +128,46 @@ def test_logprobs_of_random_tries(pairs: list[tuple[list[int], list[int]]]) -> N
         np.testing.assert_allclose(got[call.transition.call_id], expected, rtol=1e-5, atol=1e-5)
 
 
+SETTING = Setting(MODEL, AlgoConfig(), Precision(), DEFAULT_RULES)
+OBJECTIVE = jax.jit(jax.value_and_grad(partial(policy_objective, setting=SETTING), has_aux=True))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    pairs=st.lists(
+        st.tuples(
+            st.integers(0, 2),  # rollout
+            st.lists(st.integers(0, 2), min_size=1, max_size=6),
+            st.lists(st.integers(0, 2), min_size=1, max_size=5),
+            st.floats(-2, 2, width=32),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    grows=st.booleans(),
+)
+def test_layouts_of_random_calls(pairs: list[tuple[int, list[int], list[int], float]], grows: bool) -> None:
+    """Loss and gradient of every layout are those of separate rows; with `grows` a prompt extends the call before."""
+    calls: list[ScoredTransition] = []
+    said: dict[int, list[int]] = {}
+    for rollout, prompt, response, advantage in pairs:
+        prompt = said.get(rollout, []) + prompt if grows and len(said.get(rollout, [])) < 40 else prompt
+        said[rollout] = prompt + response
+        calls.append(transition(prompt, response, rollout=f"r{rollout}", index=len(calls), advantage=advantage))
+    rollouts = jnp.float32(len(said))
+    want, want_grads = plain_loss(TREE, separate_rows(calls, 8), rollouts)
+    for layout in ("trie", "rows", "concatenated"):
+        # one shape for all examples: nothing recompiles
+        work = plan(calls, BatchConfig(layout=layout, buckets=(64,), micro_batch_tokens=256, short_rows=False))
+        loss, grads = jnp.zeros(()), jax.tree.map(jnp.zeros_like, TREE)
+        for micro in work.micro_batches:
+            batch = {name: jnp.asarray(getattr(micro, name)) for name in micro.__dataclass_fields__}
+            (part, _), new = OBJECTIVE(TREE, batch, {"policy_scale": jnp.ones(()), "kl_coef": jnp.zeros(())})
+            loss, grads = loss + part, jax.tree.map(jnp.add, grads, new)
+        np.testing.assert_allclose(loss, want, rtol=1e-5, atol=1e-5)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5), grads, want_grads)
+
+
 def outcome(batch: BatchConfig, transitions: list[ScoredTransition], **algo: Any) -> tuple[Any, dict[str, float]]:
     small = learner(batch, grad_clip=None, **algo)
     state, metrics = small.update(small.init(TREE), transitions)

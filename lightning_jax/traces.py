@@ -230,7 +230,7 @@ def read_otlp(path: Path) -> Iterator[ExportTraceServiceRequest]:
 
 
 def send(target: str, requests: Iterator[ExportTraceServiceRequest], attempt: str, key: str | None) -> tuple[int, int]:
-    """Export requests to a server; returns (spans sent, spans rejected). attempt: whose they are, "" or rollout/attempt."""
+    """Export requests to a server; returns (spans sent, rejected). attempt: "" or rollout/attempt, whose they are."""
     sent = rejected = 0
     metadata = [("authorization", f"Bearer {key}")] if key else []
     with grpc.insecure_channel(target, options=[("grpc.max_send_message_length", -1)]) as channel:

@@ -40,7 +40,7 @@ def token_logprobs(
     entries [B,N,D]; targets i32[B,N]; temperature f32[B,N]; head [V,D]. chunk: entries of a row whose logits exist at
     a time (0: all of them, kept for the backward pass). entropy_gradient=False: entropy is only a metric.
     """
-    weight = gathered(head, rules, "vocab", None).astype(entries.dtype)
+    weight = gathered(head.astype(entries.dtype), rules, "vocab", None)
 
     def one(h: jax.Array, target: jax.Array, t: jax.Array) -> tuple[jax.Array, jax.Array]:
         z = jnp.einsum(

@@ -17,11 +17,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from lightning_jax.model.attention import causal_attention
 from lightning_jax.model.config import ModelConfig
-from lightning_jax.model.sharding import DEFAULT_RULES, ShardingRules, gathered, named, out_spec
+from lightning_jax.model.sharding import DEFAULT_RULES, ShardingRules, gathered, has_mesh, named, out_spec
 
 Params = dict[str, Any]  # nested dict of arrays
 PROJECTIONS = {
@@ -210,9 +210,24 @@ def block(
 
 
 def embed(params: Params, tokens: jax.Array, dtype: str, rules: ShardingRules = DEFAULT_RULES) -> jax.Array:
-    """Token embeddings. tokens i32[B,T] → [B,T,D]."""
-    table = gathered(params["embed"], rules, None, None)
-    return table.at[tokens].get(out_sharding=out_spec(rules, "batch", None, None)).astype(dtype)
+    """Token embeddings. tokens i32[B,T] → [B,T,D].
+
+    On a mesh every device looks all tokens up in its slice of D, and the slices are exchanged for rows: the whole table
+    would be the largest array of a step.
+    """
+    table = params["embed"]
+    if not has_mesh():
+        looked_up: jax.Array = table.at[tokens].get().astype(dtype)
+        return looked_up
+    split = rules.spec(("embed",))[0]
+    used = {split} if isinstance(split, str) else set(split or ())
+    batch = rules.batch if isinstance(rules.batch, tuple) else (rules.batch,)
+    rows = tuple(axis for axis in batch if axis is not None and axis not in used) or None
+    slices = jax.sharding.reshard(table, PartitionSpec(None, split))
+    everyone = jax.sharding.reshard(tokens, PartitionSpec(rows, None))
+    found = slices.at[everyone].get(out_sharding=PartitionSpec(rows, None, split)).astype(dtype)
+    exchanged: jax.Array = jax.sharding.reshard(found, rules.spec(("batch", None, None)))
+    return exchanged
 
 
 def forward(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -222,33 +219,3 @@ def test_order_of_transitions_changes_no_bit() -> None:
         results.append((jax.device_get(state), metrics))
     jax.tree.map(np.testing.assert_array_equal, results[0][0], results[1][0])
     assert results[0][1] == results[1][1]
-
-
-EIGHT_DEVICES = """
-import jax, numpy as np
-from lightning_jax.model.sharding import make_mesh
-from tests.batch.examples import agent_calls
-from tests.learner.small import learner, params
-calls = agent_calls(19)
-algo = dict(advantage="turn_gae", kl_coef=0.01, entropy_coef=0.01, mini_batches=2, epochs=1)
-results = []
-for mesh in (make_mesh(), make_mesh(fsdp=8), make_mesh(data=2, fsdp=2, tensor=2)):
-    small = learner(mesh=mesh, learning_rate=1e-3, **algo)
-    state = small.init(params())
-    state, metrics = small.update(state, calls)
-    losses = [metrics["learner/" + name] for name in ("loss", "policy_loss", "grad_norm", "kl_max_nat", "value_loss")]
-    results.append(losses)
-    print(dict(mesh.shape), losses, flush=True)
-for other in results[1:]:
-    np.testing.assert_allclose(other, results[0], rtol=2e-4, atol=1e-6)
-print("EQUAL")
-"""
-
-
-def test_eight_devices_give_the_loss_of_one() -> None:
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
-    run = subprocess.run(
-        [sys.executable, "-c", EIGHT_DEVICES], capture_output=True, text=True, timeout=280, env=environment, check=False
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    assert "EQUAL" in run.stdout

@@ -1,0 +1,134 @@
+"""Bytes per device of one optimiser step, read from the compiled programs; no array is ever made.
+
+Everything is lowered from abstract values in their shardings, so the mesh may be one of fake devices and the model one
+that no machine here could hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from lightning_jax.batch import MicroBatch, empty_micro_batch
+from lightning_jax.learner.config import AlgoConfig
+from lightning_jax.learner.objective import Setting
+from lightning_jax.learner.optimizer import OptimizerConfig, optimizer
+from lightning_jax.learner.state import abstract_params, model_of
+from lightning_jax.learner.step import make_programs
+from lightning_jax.learner.trainable import split
+from lightning_jax.model.config import ModelConfig, Precision
+from lightning_jax.model.sharding import DEFAULT_RULES, ShardingRules, named
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to run a micro-batch."""
+
+    rows: int  # B, over the whole mesh
+    tokens: int  # T
+    entries: int  # N of a row
+    logp_chunk: int
+    remat: str
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes per device."""
+
+    candidate: Candidate
+    state: int  # parameters, optimiser state, reference policy
+    gradients: int
+    temporary: int  # of the larger of the two programs, the batch included
+    new_params: int  # an optimiser step writes beside the parameters that an engine may be serving
+
+    @property
+    def peak(self) -> int:
+        """The larger of gradient accumulation and optimiser step."""
+        return self.state + self.gradients + self.temporary + self.new_params
+
+
+def candidates(tokens: int, entries: int, unit: int, *, chunk: int = 256) -> Iterator[Candidate]:
+    """In order of preference: recompute least, then the largest micro-batch. unit: least B."""
+    for remat in ("none", "dots", "full"):
+        for count in (4, 2, 1):
+            yield Candidate(count * unit, tokens, entries, min(chunk, entries), remat)
+
+
+def footprint(
+    model: ModelConfig,
+    algo: AlgoConfig,
+    optimizer_config: OptimizerConfig,
+    precision: Precision,
+    mesh: Mesh,
+    candidate: Candidate,
+    rules: ShardingRules = DEFAULT_RULES,
+) -> Footprint:
+    """Compile the gradient and the optimiser step of one candidate and read what they need."""
+    algo = replace(algo, logp_chunk=candidate.logp_chunk, remat=candidate.remat)
+    tx = optimizer(optimizer_config)
+    programs = make_programs(Setting(model, algo, precision, rules), tx, offload=optimizer_config.offload)
+    with jax.set_mesh(mesh):
+        params = jax.tree.map(
+            lambda info: _abstract(info.shape, precision.param, named(mesh, rules, info.axes)),
+            abstract_params(model, algo),
+        )
+        trained, held = split(params, algo)
+        whole = NamedSharding(mesh, PartitionSpec())
+        opt_state = _initialised(tx, trained)
+        grads = jax.tree.map(lambda x: _abstract(x.shape, "float32", x.sharding), trained)
+        scalars = {name: _abstract((), "float32", whole) for name in ("policy_scale", "kl_coef")}
+        batch = _batch(candidate, algo, NamedSharding(mesh, rules.spec(("batch", None))))
+        accumulate = programs.policy.lower(trained, held, grads, batch, scalars).compile().memory_analysis()
+        step = (
+            programs.apply.lower(trained, opt_state, _abstract((), "int32", whole), grads).compile().memory_analysis()
+        )
+    reference = _bytes(model_of(params)) if algo.reference and algo.lora is None else 0
+    resident = 0 if optimizer_config.offload else _bytes(opt_state)
+    return Footprint(
+        candidate,
+        state=_bytes(params) + resident + reference,
+        gradients=_bytes(grads),
+        temporary=max(_extra(accumulate) + _bytes(batch), _extra(step) - _bytes(trained)),
+        new_params=_bytes(trained),
+    )
+
+
+def _extra(analysis: Any) -> int:
+    """What a program needs beyond its arguments."""
+    return int(analysis.temp_size_in_bytes + analysis.output_size_in_bytes - analysis.alias_size_in_bytes)
+
+
+def _initialised(tx: Any, trained: Any) -> Any:
+    init = jax.jit(tx.init)
+    shapes, shardings = jax.eval_shape(tx.init, trained), init.lower(trained).compile().output_shardings
+    return jax.tree.map(lambda x, s: _abstract(x.shape, x.dtype, s), shapes, shardings)
+
+
+def _batch(candidate: Candidate, algo: AlgoConfig, rows: NamedSharding) -> dict[str, Any]:
+    micro: MicroBatch = empty_micro_batch(1, candidate.tokens, candidate.entries)
+    arrays = {name: getattr(micro, name) for name in micro.__dataclass_fields__}
+    names = [] if algo.on_policy else ["old_logp"]
+    names += ["ref_logp"] if algo.reference else []
+    names += ["old_value", "value_target", "value_weight"] if algo.has_critic else []
+    arrays |= dict.fromkeys(names, micro.entry_weight)
+    return {name: _abstract((candidate.rows, *x.shape[1:]), x.dtype, rows) for name, x in arrays.items()}
+
+
+def _abstract(shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype), sharding=sharding)
+
+
+def _bytes(tree: Any) -> int:
+    """Bytes on one device."""
+    total = 0
+    for x in jax.tree.leaves(tree):
+        total += int(np.prod(x.sharding.shard_shape(x.shape), dtype=np.int64)) * x.dtype.itemsize
+    return total

@@ -14,12 +14,15 @@ import functools
 import os
 import re
 import sqlite3
+import ssl
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
 
+import certifi
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_openai import ChatOpenAI
@@ -221,15 +224,27 @@ def _budget() -> Callable[[], bool]:
 
 
 def _client(base_url: str | None, api_key: str | None, model: str, temperature: float | None) -> ChatOpenAI:
-    """A chat model for one endpoint. Connections are shared: opening an HTTP client costs 50 ms, this object 0.3 ms."""
-    sync, asynchronous = _connections(os.getpid())
+    """A chat model for one endpoint. Connections are kept: opening an HTTP client costs 50 ms, this object 0.3 ms."""
+    sync, asynchronous = _connections()
     options: dict[str, Any] = {"api_key": api_key}
     if temperature is not None:
         options["temperature"] = temperature
     return ChatOpenAI(model=model, base_url=base_url, http_client=sync, http_async_client=asynchronous, **options)
 
 
-@functools.lru_cache(maxsize=1)
-def _connections(process: int) -> tuple[DefaultHttpxClient, DefaultAsyncHttpxClient]:
-    """The HTTP clients of this process; a forked child gets its own, connections cannot be shared with it."""
-    return DefaultHttpxClient(), DefaultAsyncHttpxClient()
+_kept = threading.local()
+
+
+def _connections() -> tuple[DefaultHttpxClient, DefaultAsyncHttpxClient]:
+    """The HTTP clients of this thread: many threads on one pool spend a third of their time waiting for its lock."""
+    if getattr(_kept, "process", None) != os.getpid():  # a forked child cannot share its parent's connections
+        _kept.process = os.getpid()
+        _kept.clients = DefaultHttpxClient(verify=_trust()), DefaultAsyncHttpxClient(verify=_trust())
+    clients: tuple[DefaultHttpxClient, DefaultAsyncHttpxClient] = _kept.clients
+    return clients
+
+
+@functools.cache
+def _trust() -> ssl.SSLContext:
+    """The certificates to trust; reading them is what makes an HTTP client expensive."""
+    return ssl.create_default_context(cafile=certifi.where())

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments.spider.agent import prompt
+from experiments.spider.contents import column_values
 from experiments.spider.demonstrations import Mix, demonstrations
 from experiments.spider.generate import generate
 from experiments.spider.layout import Layout
@@ -90,12 +91,15 @@ def _layout(settings: SpiderConfig) -> Layout:
 
 
 def _corpus(parts: Parts, layout: Layout, shown: Any) -> list[str]:
-    """Texts a tokenizer may see: questions and schemas of train, the demonstrations; no answer beyond those."""
+    """Texts a tokenizer may see: questions, schemas and rows of train, the demonstrations; no answer beyond those."""
     texts = [question.question for question in (*parts.demonstrations, *parts.train)]
     texts += [task.input["schema"] for task in tasks(parts.train, layout)]
     for demonstration in shown:
         texts += [str(m["content"]) for m in demonstration.messages]
         texts.append(demonstration.answer)
+    for name in sorted({question.db_id for question in (*parts.demonstrations, *parts.train)}):
+        for values in column_values(layout.databases(name)[0], layout.schemas[name]).values():
+            texts += [f"'{value}'" if isinstance(value, str) else f" {value}" for value in values]
     return texts
 
 

@@ -10,11 +10,10 @@ without it; what is asked for by a synonym ("older than") keeps its name.
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from experiments.spider.contents import Value, column_values
 from experiments.spider.generate.draws import Draws
 from experiments.spider.layout import Layout, Question, Schema
 from lightning_jax.run.study import Demonstration
@@ -22,7 +21,6 @@ from lightning_jax.run.study import Demonstration
 _NUMBER = re.compile(r"(?<![\w'.])\d+(?:\.\d+)?(?![\w'])")
 _QUOTED = re.compile(r"'([^']+)'")
 _WORD = re.compile(r"\w+")
-_MAX_VALUES = 200  # distinct values of a text column that may stand for each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +30,18 @@ class Pools:
     columns: tuple[str, ...]  # one-word names of columns that are no keys, of all databases
     tables: tuple[str, ...]
     values: Mapping[str, Mapping[str, tuple[str, ...]]]  # database -> text value -> values of the same column
-    numbers: Mapping[str, tuple[str, ...]]  # database -> numbers that its questions mention
+    numbers: tuple[str, ...]  # those that questions mention
 
 
 def pools(layout: Layout, questions: Sequence[Question]) -> Pools:
     """Pools from the databases and texts of `questions` (their answers are not looked at)."""
     databases = sorted({question.db_id for question in questions})
     schemas = [layout.schemas[name] for name in databases]
-    numbers: dict[str, set[str]] = {name: set() for name in databases}
-    for question in questions:
-        numbers[question.db_id].update(_NUMBER.findall(question.question))
     return Pools(
         columns=tuple(sorted({name for schema in schemas for name in _plain_columns(schema)})),
         tables=tuple(sorted({table for schema in schemas for table in schema.tables})),
-        values={name: _values(layout.databases(name)[0], layout.schemas[name]) for name in databases},
-        numbers={name: tuple(sorted(found)) for name, found in numbers.items()},
+        values={name: _values(column_values(layout.databases(name)[0], layout.schemas[name])) for name in databases},
+        numbers=tuple(sorted({number for q in questions for number in _NUMBER.findall(q.question)})),
     )
 
 
@@ -102,7 +97,7 @@ def _literals(question: Question, known: Pools, draws: Draws) -> dict[str, str]:
         if choices:
             exchange[f"'{value}'"] = f"'{draws.choice(choices)}'"
     numbers = sorted(set(_NUMBER.findall(question.query)) & set(_NUMBER.findall(question.question)), key=float)
-    drawn = [draws.choice(_like(number, known.numbers.get(question.db_id, ())) or [number]) for number in numbers]
+    drawn = [draws.choice(_like(number, known.numbers) or [number]) for number in numbers]
     exchange |= dict(zip(numbers, sorted(drawn, key=float), strict=True))  # in order: BETWEEN stays BETWEEN
     return exchange if len(set(exchange.values())) == len(exchange) else {}
 
@@ -136,17 +131,11 @@ def _plain_columns(schema: Schema) -> list[str]:
     return [c for columns in schema.columns.values() for c in columns if c.isalpha() and c not in keys]
 
 
-def _values(path: Path, schema: Schema) -> dict[str, tuple[str, ...]]:
-    """Text value -> the values of the columns it stands in."""
+def _values(columns: Mapping[tuple[str, str], Sequence[Value]]) -> dict[str, tuple[str, ...]]:
+    """Text value -> the text values of the columns it stands in."""
     found: dict[str, set[str]] = {}
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
-        for table in schema.tables:
-            for column in schema.columns[table]:
-                rows = connection.execute(f'SELECT DISTINCT "{column}" FROM "{table}" LIMIT {_MAX_VALUES}').fetchall()
-                texts = {row[0] for row in rows if isinstance(row[0], str) and "'" not in row[0]}
-                for text in texts:
-                    found.setdefault(text, set()).update(texts)
-    finally:
-        connection.close()
+    for values in columns.values():
+        texts = {value for value in values if isinstance(value, str) and "'" not in value}
+        for text in texts:
+            found.setdefault(text, set()).update(texts)
     return {text: tuple(sorted(others)) for text, others in found.items()}

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from lightning_jax.configuration import from_mapping
 from lightning_jax.model.config import ModelConfig, Precision
 from lightning_jax.model.pretrained import load_model
+from lightning_jax.model.spelling import spelled_embeddings
 from lightning_jax.model.tokenizer import Tokenizer
 from lightning_jax.model.tokenizer_training import train_tokenizer
 from lightning_jax.model.transformer import Params, init_params
@@ -55,4 +57,6 @@ def build_policy(values: Mapping[str, Any], corpus: Sequence[str], seed: int) ->
     tokenizer = train_tokenizer(corpus, vocab_size=int(settings.tokenizer["vocab_size"]))
     model = ModelConfig.from_mapping({**settings.config, "vocab_size": tokenizer.vocab_size})
     params = init_params(model, jax.random.key(derive(seed, "init") & 0xFFFFFFFF), dtype=precision.param)
-    return Policy(model, precision, params, tokenizer)
+    tokens = [tokenizer.decode([i], skip_special_tokens=False) for i in range(tokenizer.vocab_size)]
+    spelled = spelled_embeddings(tokens, model.embed_dim, derive(seed, "spelling"))
+    return Policy(model, precision, {**params, "embed": jnp.asarray(spelled, precision.param)}, tokenizer)

@@ -13,8 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-SHARE = 0.7  # length of the shape's and of the bytes' part, the token's own being 1
-_SHAPES = {"number": re.compile(r" ?\d+"), "capitalised": re.compile(r" ?[A-Z]\w*"), "lower": re.compile(r" ?[a-z_]\w*")}
+SHARE = 1.0  # length of the shape's and of the bytes' direction; the token's own is 1
+_SHAPES = {
+    "number": re.compile(r" ?\d+"),
+    "capitalised": re.compile(r" ?[A-Z]\w*"),
+    "lower": re.compile(r" ?[a-z_]\w*"),
+}
 
 
 def spelled_embeddings(tokens: Sequence[str], dim: int, seed: int) -> NDArray[np.float32]:

@@ -11,7 +11,8 @@ TOKENS = ["<|end|>", " 1", " 7", "7", " Anna", " Anne", " table", " tables", " z
 
 def test_rows_of_length_one_that_depend_on_the_seed() -> None:
     rows = spelled_embeddings(TOKENS, 64, seed=3)
-    assert rows.shape == (len(TOKENS), 64) and rows.dtype == np.float32
+    assert rows.shape == (len(TOKENS), 64)
+    assert rows.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, rtol=1e-5)
     np.testing.assert_array_equal(rows, spelled_embeddings(TOKENS, 64, seed=3))
     assert not np.allclose(rows, spelled_embeddings(TOKENS, 64, seed=4))

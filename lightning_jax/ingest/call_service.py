@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_jax._proto.lightning.v1 import call_pb2 as pb
 from lightning_jax.ingest import convert
-from lightning_jax.ingest.errors import StoreRefusal
+from lightning_jax.ingest.records import call_row
 from lightning_jax.ingest.status import answered
 from lightning_jax.ingest.store import Store
 
@@ -20,23 +20,28 @@ class CallService:
 
     async def RecordCalls(self, request: pb.RecordCallsRequest, context: Any) -> pb.RecordCallsResponse:
         """Store calls, each on its own: a late or malformed one is answered as rejected, the others are stored."""
-        rejected: list[pb.RejectedCall] = []
-        futures = []
+        rejected: dict[str, str] = {}
         async with answered(context):
-            for message in request.calls:
-                try:
-                    futures.append((message.call_id, self._store.record_call(convert.call_of(message))))
-                except ValueError as error:
-                    rejected.append(pb.RejectedCall(call_id=message.call_id, reason=str(error)))
-            for call_id, future in futures:
-                try:
-                    await asyncio.wrap_future(future)
-                except StoreRefusal as refusal:
-                    rejected.append(pb.RejectedCall(call_id=call_id, reason=str(refusal)))
-        return pb.RecordCallsResponse(rejected=rejected)
+            batch = await asyncio.to_thread(_readable, request, rejected)
+            refused = await asyncio.wrap_future(self._store.record_call_rows(batch))
+            rejected |= {call_id: str(refusal) for call_id, refusal in refused.items()}
+        return pb.RecordCallsResponse(
+            rejected=[pb.RejectedCall(call_id=call_id, reason=reason) for call_id, reason in rejected.items()]
+        )
 
     async def ListCalls(self, request: pb.ListCallsRequest, context: Any) -> pb.ListCallsResponse:
         """Return the calls of an attempt."""
         async with answered(context):
             calls = await asyncio.to_thread(self._store.list_calls, request.attempt_id)
         return pb.ListCallsResponse(calls=[convert.call_message(call) for call in calls])
+
+
+def _readable(request: pb.RecordCallsRequest, rejected: dict[str, str]) -> list[dict[str, Any]]:
+    """The rows of the calls that can be stored; why the others cannot goes to `rejected`, by call id."""
+    batch = []
+    for message in request.calls:
+        try:
+            batch.append(call_row(convert.call_of(message)))
+        except ValueError as error:
+            rejected[message.call_id] = str(error)
+    return batch

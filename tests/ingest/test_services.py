@@ -269,3 +269,27 @@ def test_versions_are_known_after_a_restart(store: Store, client: IngestClient) 
     for version in (0, 1):
         store.record_policy(types.PolicyVersion(version, f"{version:032x}", version)).result()
     assert client.get_policy() == types.PolicyVersion(1, f"{1:032x}", 1)
+
+
+def test_each_call_of_a_batch_is_judged_on_its_own(client: IngestClient) -> None:
+    client.enqueue([make_rollout("a"), make_rollout("b")])
+    running, ended = client.claim("w", 2, 30.0)
+    assert client.record_calls([make_call(running, 0)]) == {}
+    client.complete(ended.attempt_id, DONE)
+    stranger = replace(running, attempt_id="a.9")
+    batch = [
+        make_call(running, 0),  # once more: it is stored
+        make_call(running, 1),
+        make_call(running, 1),  # twice in one batch
+        replace(make_call(running, 2), response_ids=make_call(running, 2).response_ids[:3]),  # arrays do not fit
+        replace(make_call(running, 0, tokens=6), call_id="a.1-c0"),  # another call under a known id
+        make_call(ended, 0),
+        make_call(stranger, 0),
+        make_call(running, 3),
+    ]
+    refused = client.record_calls(batch)
+    assert sorted(refused) == ["a.1-c0", "a.1-c2", "a.9-c0", "b.1-c0"]
+    for call_id, word in (("a.1-c0", "5 tokens"), ("a.1-c2", "[R], [R]"), ("a.9-c0", "claimed"), ("b.1-c0", "ended")):
+        assert word in refused[call_id]
+    assert [call.call_id for call in client.list_calls("a.1")] == ["a.1-c0", "a.1-c1", "a.1-c3"]
+    assert client.list_calls("b.1") == []

@@ -51,6 +51,7 @@ setup(
         "httptools>=0.6",
         "jinja2>=3.1",
         "jsonschema>=4.20",
+        "llguidance>=1.0",
         "prometheus-client>=0.20",
         "pyarrow>=17",
         "rich>=13",

@@ -90,6 +90,7 @@ class SamplingParams:
     max_tokens: int
     seed: int  # u32
     stop: tuple[str, ...] = ()
+    kept_mass: float = 1.0  # mean over the tokens of what a grammar and top_p left of the policy's distribution
 
 
 @dataclass(frozen=True, slots=True)

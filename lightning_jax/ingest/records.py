@@ -106,6 +106,7 @@ def call_row(call: types.Call) -> dict[str, Any]:
                 "max_tokens": sampling.max_tokens,
                 "seed": sampling.seed,
                 "stop": list(sampling.stop),
+                "kept_mass": sampling.kept_mass,
             }
         ),
         "policy_version": call.policy_version,

@@ -24,6 +24,7 @@ from lightning_jax.serve.generation import (
     TokenChunk,
 )
 from lightning_jax.serve.text import ResponseText
+from lightning_jax.serve.tools import ToolCall, ToolReader
 from lightning_jax.types import Call, FinishReason
 
 logger = logging.getLogger(__name__)
@@ -33,10 +34,11 @@ Save = Callable[[Call], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Something new of one choice: text with its tokens, or the end."""
+    """Something new of one choice: content, calls of tools and the tokens behind them, or the end."""
 
     index: int
     text: str
+    calls: list[ToolCall] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
@@ -52,7 +54,10 @@ class Choice:
     seed: int
     request: GenerationRequest
     text: ResponseText
+    reader: ToolReader | None = None  # where tools may be called
     generation: Generation | None = None
+    content: str = ""  # the text that is no call
+    policy_version: int = -1
     finish_reason: FinishReason | None = None
     told: int = 0  # tokens already part of a delta
 
@@ -177,7 +182,13 @@ class Answer:
         known = len(choice.text.ids)
         if not choice.text.stopped:
             choice.text.feed(result.response_ids[known:].tolist(), result.rollout_logps[known:].tolist())
+        text, calls = choice.text.take(final=True), []
+        if choice.reader is not None:
+            text, calls = choice.reader.finish(text)
         reason: FinishReason = "stop" if choice.text.stopped else result.finish_reason
+        if reason == "stop" and choice.reader is not None and choice.reader.calls:
+            reason = "tool_calls"
+        choice.policy_version = result.policy_version
         if self._abandoned.is_set():
             reason = "abort"  # the agent never saw it
         call = record(choice, result, reason)
@@ -187,7 +198,7 @@ class Answer:
             except Exception as error:  # the sink's own classes; each has its status
                 raise from_sink(error) from error
         choice.finish_reason = reason
-        self._emit(choice, choice.text.take(final=True), reason)
+        self._emit(choice, text, calls, reason)
 
     def _listener(self, choice: Choice) -> Callable[[TokenChunk], None] | None:
         if not self._stream and not choice.text.has_stops:
@@ -206,12 +217,17 @@ class Answer:
         if choice.text.stopped and choice.generation is not None:
             self._engine.cancel(choice.generation)
         if self._stream and (new := choice.text.take()):
-            self._emit(choice, new, None)
+            calls: list[ToolCall] = []
+            if choice.reader is not None:
+                new, calls = choice.reader.feed(new)
+            if new or calls:
+                self._emit(choice, new, calls, None)
 
-    def _emit(self, choice: Choice, text: str, reason: FinishReason | None) -> None:
+    def _emit(self, choice: Choice, text: str, calls: list[ToolCall], reason: FinishReason | None) -> None:
         ids, logps = choice.text.ids[choice.told :], choice.text.logps[choice.told :]
         choice.told = len(choice.text.ids)
-        self.deltas.append(Delta(choice.index, text, ids, logps, reason))
+        choice.content += text
+        self.deltas.append(Delta(choice.index, text, calls, ids, logps, reason))
         self._tell()
 
     def _tell(self) -> None:

@@ -136,7 +136,7 @@ class _Front:
             return Response(status_code=499)  # nobody is there to read it
         if answer.error is not None:
             raise answer.error
-        body = completion(answer, self._model(chat), self._decode, logprobs=chat.logprobs)
+        body = completion(answer, self._model(chat), self._decode, logprobs=chat.logprobs, token_ids=chat.token_ids)
         return Response(body, headers={"x-ljx-generation-id": answer.call_id}, media_type="application/json")
 
     def _identify(self, request: Request) -> Identity:

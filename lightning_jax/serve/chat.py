@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -15,9 +16,11 @@ from lightning_jax.serve.chat_request import ChatRequest
 from lightning_jax.serve.config import ServeConfig
 from lightning_jax.serve.engine import Engine
 from lightning_jax.serve.errors import ApiError, busy, invalid
+from lightning_jax.serve.grammar import Constrainer, TokenGrammar, schema_rule
 from lightning_jax.serve.generation import EngineStopped, GenerationRequest, GenerationResult, PromptTooLong, QueueFull
 from lightning_jax.serve.identity import CallSink, Grant
 from lightning_jax.serve.text import ResponseText
+from lightning_jax.serve.tools import ToolForm, ToolReader, for_template, forced_call, form_of
 from lightning_jax.types import Call, FinishReason, IntArray, SamplingParams
 
 
@@ -32,6 +35,18 @@ class ChatTokenizer(Protocol):
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out."""
 
+    @property
+    def chat_template(self) -> str | None:
+        """Source of the chat template."""
+
+    @property
+    def backend(self) -> Any:
+        """The `tokenizers` object."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that end a response."""
+
 
 class ChatService:
     """Begins answers. One event loop only."""
@@ -41,6 +56,10 @@ class ChatService:
         self._tokenizer = tokenizer
         self._sink = sink
         self._config = config
+        self._constrainer = Constrainer(tokenizer, engine.model.vocab_size)
+        self._form: ToolForm = (
+            form_of(tokenizer.chat_template) if config.tool_form == "auto" else cast(ToolForm, config.tool_form)
+        )
         self._numbers = CallNumbers()
         self._running: set[asyncio.Task[None]] = set()  # keeps the tasks alive
         self.recorded = 0
@@ -50,7 +69,8 @@ class ChatService:
         """Submit to the engine and return the answer, which goes on by itself. ApiError where it can't be served."""
         prompt = self._prompt(chat)
         self._check(chat, prompt, grant)
-        choices = [self._choice(chat, prompt, grant, index) for index in range(chat.n)]
+        grammar = self._grammar(chat)
+        choices = [self._choice(chat, prompt, grant, index, grammar) for index in range(chat.n)]
         answer = Answer(
             self._engine,
             choices[0].call_id,
@@ -74,7 +94,8 @@ class ChatService:
 
     def _prompt(self, chat: ChatRequest) -> IntArray:
         try:
-            ids = self._tokenizer.encode_chat(chat.messages, chat.tools or None)
+            messages = [for_template(message) for message in chat.messages]
+            ids = self._tokenizer.encode_chat(messages, chat.tools or None)
         except ValueError as error:
             raise invalid(str(error), "messages") from error
         return np.asarray(ids, np.int32)
@@ -94,14 +115,34 @@ class ChatService:
         except EngineStopped as error:
             raise ApiError(503, str(error), headers={"retry-after": "1"}) from error
 
-    def _choice(self, chat: ChatRequest, prompt: IntArray, grant: Grant | None, index: int) -> Choice:
+    def _grammar(self, chat: ChatRequest) -> TokenGrammar | None:
+        """What the answer must be: a call where one is forced, else what fits the schema, or a call where tools are."""
+        if chat.tool_choice != "auto":
+            name = chat.tool_choice.removeprefix("=")
+            tools = [t for t in chat.tools if chat.tool_choice == "required" or t["function"]["name"] == name]
+            return self._constrainer.compile(forced_call(self._form, tools), "tool_choice")
+        if chat.schema is None:
+            return None
+        rules = [f"start: {'answer | call' if chat.tools else 'answer'}", f"answer: {schema_rule(chat.schema)}"]
+        if chat.tools:
+            rules.append(forced_call(self._form, chat.tools, rule="call"))
+        return self._constrainer.compile("\n".join(rules), "response_format")
+
+    def _choice(
+        self, chat: ChatRequest, prompt: IntArray, grant: Grant | None, index: int, grammar: TokenGrammar | None
+    ) -> Choice:
         if grant is None:
             sequence, seed = index, free_seed(None if chat.seed is None else chat.seed + index)
         else:
             sequence, occurrence = self._numbers.take(grant.attempt_id, prompt)
             seed = call_seed(grant.rollout.seed, prompt, occurrence)
-        request = self._sampling(chat, prompt, grant, seed)
-        return Choice(index, new_call_id(), sequence, seed, request, ResponseText(self._tokenizer.decode, chat.stop))
+        request = replace(self._sampling(chat, prompt, grant, seed), grammar=grammar)
+        text, call_id = ResponseText(self._tokenizer.decode, chat.stop), new_call_id()
+        reader = None
+        if chat.tools:
+            names = [tool["function"]["name"] for tool in chat.tools]
+            reader = ToolReader(self._form, names, call_id, parallel=chat.parallel_tool_calls)
+        return Choice(index, call_id, sequence, seed, request, text, reader)
 
     def _sampling(self, chat: ChatRequest, prompt: IntArray, grant: Grant | None, seed: int) -> GenerationRequest:
         """The client's parameters under what the trainer imposes; training samples from the policy itself."""
@@ -134,7 +175,9 @@ class ChatService:
             prompt_ids=request.prompt_ids,
             response_ids=np.asarray(choice.text.ids, np.int32),
             rollout_logps=np.asarray(choice.text.logps, np.float32),
-            sampling=SamplingParams(request.temperature, request.top_p, request.max_tokens, choice.seed, chat.stop),
+            sampling=SamplingParams(
+                request.temperature, request.top_p, request.max_tokens, choice.seed, chat.stop, result.kept_mass
+            ),
             policy_version=result.policy_version,
             finish_reason=reason,
             agent_key=speaker,

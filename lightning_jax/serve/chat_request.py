@@ -22,7 +22,10 @@ class ChatRequest:
 
     body: Mapping[str, Any]  # as received
     messages: tuple[Mapping[str, Any], ...]  # content always a string; role developer is system
-    tools: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...]  # none where tool_choice forbids them
+    tool_choice: str  # "auto", "required", or the name of the tool that must be called behind "="
+    parallel_tool_calls: bool
+    schema: Mapping[str, Any] | None  # JSON schema that the answer must fit
     model: str
     max_tokens: int | None
     temperature: float
@@ -33,6 +36,7 @@ class ChatRequest:
     stream: bool
     include_usage: bool
     logprobs: bool
+    token_ids: bool  # also tell prompt_token_ids, token_ids and policy_version
 
 
 def _default(value: Any) -> bool:
@@ -41,17 +45,12 @@ def _default(value: Any) -> bool:
 
 # Parameters that change what comes back, and the values with which they don't.
 _REFUSED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "response_format": (lambda v: v is None or v == {"type": "text"}, "only plain text is generated"),
     "logit_bias": (_default, "tokens cannot be biased: log-probs would not be those of the policy"),
     "presence_penalty": (_default, "penalties would change the distribution that is trained"),
     "frequency_penalty": (_default, "penalties would change the distribution that is trained"),
     "top_logprobs": (_default, "only the log-prob of the token sampled is given"),
     "functions": (_default, "use tools"),
     "function_call": (_default, "use tools"),
-    "tool_choice": (
-        lambda v: v in (None, "auto", "none"),
-        "only 'auto' and 'none' are possible; no tool can be forced",
-    ),
     "modalities": (lambda v: v is None or v == ["text"], "only text is generated"),
     "audio": (_default, "only text is generated"),
     "prediction": (_default, "predicted outputs are not supported"),
@@ -70,7 +69,7 @@ def parse_chat(raw: bytes, max_choices: int) -> ChatRequest:
     stream_options = body.get("stream_options") or {}
     if not isinstance(stream_options, dict):
         raise invalid("stream_options must be an object", "stream_options")
-    tools = _tools(body.get("tools") or [])
+    tools, choice = read_tools(body)
     limits = [_integer(body, name, 1, 2**31 - 1) for name in ("max_completion_tokens", "max_tokens")]
     temperature, top_p = _number(body, "temperature", 0.0, 2.0), _number(body, "top_p", 0.0, 1.0)
     if top_p == 0.0:  # the nucleus of one token
@@ -78,7 +77,10 @@ def parse_chat(raw: bytes, max_choices: int) -> ChatRequest:
     return ChatRequest(
         body=body,
         messages=_messages(body.get("messages")),
-        tools=() if body.get("tool_choice") == "none" else tools,
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=body.get("parallel_tool_calls") is not False,
+        schema=read_schema(body.get("response_format"), "response_format"),
         model=str(body.get("model") or ""),
         max_tokens=limits[0] if limits[0] is not None else limits[1],
         temperature=1.0 if temperature is None else temperature,
@@ -89,6 +91,7 @@ def parse_chat(raw: bytes, max_choices: int) -> ChatRequest:
         stream=_boolean(body, "stream"),
         include_usage=_boolean(stream_options, "include_usage"),
         logprobs=_boolean(body, "logprobs"),
+        token_ids=_boolean(body, "return_token_ids"),
     )
 
 
@@ -138,6 +141,46 @@ def _text(content: Any, where: str) -> str:
             raise invalid(f"{where} has a part of type {kind!r}; only text is understood", where)
         texts.append(text)
     return "".join(texts)
+
+
+def read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], str]:
+    """The tools that may be called, and how they are to be chosen (see `ChatRequest.tool_choice`)."""
+    tools = _tools(body.get("tools") or [])
+    choice = body.get("tool_choice")
+    if choice in (None, "auto"):
+        return tools, "auto"
+    if choice == "none":
+        return (), "auto"
+    if not tools:
+        raise invalid(f"tool_choice={json.dumps(choice)[:200]} needs tools", "tool_choice")
+    if choice == "required":
+        return tools, "required"
+    if not _has_name(choice):
+        raise invalid(
+            f"tool_choice={json.dumps(choice)[:200]} must be 'none', 'auto', 'required' or "
+            '{"type": "function", "function": {"name": ...}}',
+            "tool_choice",
+        )
+    name = choice["function"]["name"]
+    if name not in (known := [tool["function"]["name"] for tool in tools]):
+        raise invalid(f"tool_choice names {name!r}; the tools are {', '.join(known)}", "tool_choice")
+    return tools, f"={name}"
+
+
+def read_schema(value: Any, where: str) -> Mapping[str, Any] | None:
+    """The JSON schema that a response format asks for; None for plain text."""
+    if value is None or value == {"type": "text"}:
+        return None
+    if isinstance(value, dict) and value.get("type") == "json_object":
+        return {"type": "object"}
+    if isinstance(value, dict) and value.get("type") == "json_schema":
+        named = value.get("json_schema", value)
+        schema = named.get("schema") if isinstance(named, dict) else None
+        if isinstance(schema, dict):
+            return schema
+    raise invalid(
+        f"{where}={json.dumps(value)[:200]} must be of type text, json_object or json_schema with a schema", where
+    )
 
 
 def _tools(value: Any) -> tuple[Mapping[str, Any], ...]:

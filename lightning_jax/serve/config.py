@@ -83,6 +83,7 @@ class ServeConfig:
     admin_key: str = ""  # bearer key for calls that belong to no rollout; "" allows none
     anonymous: bool = True  # serve calls without a rollout from the loopback interface; they are not recorded
     open: bool = False  # development only: the path alone says whose call it is, no key needed
+    tool_form: str = "auto"  # how the model writes tool calls: hermes | llama3 | json; auto reads the chat template
     default_max_tokens: int = 256  # where the request names none; always capped by what fits
     max_choices: int = 128  # largest n
     max_body_bytes: int = 4 * 1024 * 1024
@@ -90,6 +91,10 @@ class ServeConfig:
     replay_ttl_s: float = 600.0  # how long a finished answer is kept for a client's retry
     replay_capacity: int = 4096  # finished answers kept at most
     keepalive_s: float = 10.0  # silence on a stream after which a comment line is sent
+
+    def __post_init__(self) -> None:
+        if self.tool_form not in ("auto", "hermes", "llama3", "json"):
+            raise ValueError(f"tool_form={self.tool_form!r} must be auto, hermes, llama3 or json")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> ServeConfig:

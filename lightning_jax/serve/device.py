@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.transformer import Params
 from lightning_jax.serve.config import EngineConfig
-from lightning_jax.serve.programs import Programs, State, compile_programs, new_state, serving_params
+from lightning_jax.serve.programs import Programs, State, compile_programs, mask_words, new_state, serving_params
 
 
 class Device:
@@ -34,8 +34,10 @@ class Device:
             config.compute_dtype
         ).itemsize
         self.pool_size = config.prefix_cache_bytes // chunk_bytes
+        self.mask_words = mask_words(model.vocab_size)
         self._params: Params
         self._state: State
+        self._unmasked: tuple[jax.Array, jax.Array]
         self._programs: Programs
 
     def start(self, params: Params, progress: Callable[[str], None] | None = None) -> None:
@@ -43,6 +45,8 @@ class Device:
         self._params = serving_params(params, self._config.compute_dtype)
         self._state = new_state(self._model, self._config, max(1, self.pool_size), self._config.compute_dtype)
         self._programs = compile_programs(self._model, self._config, self._eos_ids, self._params, self._state, progress)
+        slots = self._config.slots
+        self._unmasked = jnp.zeros((slots, self.mask_words), jnp.int32), jnp.zeros(slots, bool)
 
     def replace_params(self, params: Params) -> None:
         """New weights of the same shapes; ValueError names the first leaf that differs."""
@@ -60,17 +64,25 @@ class Device:
         """Compute chunks. tokens i32[R,C], rows i32[R,3]."""
         self._state = self._programs.prefill(self._params, self._state, tokens, rows)
 
-    def decode(self, control: NDArray[np.int32]) -> jax.Array:
-        """Up to N tokens per active slot. control i32[S,8] → handle on i32[N,S,2], to be given to `read`."""
-        self._state, out = self._programs.decode(self._params, self._state, control)
+    def decode(
+        self, control: NDArray[np.int32], masks: tuple[NDArray[np.int32], NDArray[np.bool_]] | None = None
+    ) -> jax.Array:
+        """Up to N tokens per active slot; with masks (i32[S,W], bool[S]) one.
+
+        control i32[S,8] → handle on i32[N,S,3], to be given to `read`.
+        """
+        bits, masked = self._unmasked if masks is None else masks
+        steps = np.int32(self._config.decode_steps if masks is None else 1)
+        self._state, out = self._programs.decode(self._params, self._state, control, bits, masked, steps)
         out.copy_to_host_async()
         return out
 
     @staticmethod
-    def read(out: jax.Array) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Wait for a decode: tokens i32[S,N], -1 where idle, and log-probs f32[S,N]."""
+    def read(out: jax.Array) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
+        """Wait for a decode: tokens i32[S,N], -1 where idle, log-probs f32[S,N] and mass kept f32[S,N]."""
         packed = np.asarray(out)
-        return packed[..., 0].T, np.ascontiguousarray(packed[..., 1].T).view(np.float32)
+        floats = (np.ascontiguousarray(packed[..., i].T).view(np.float32) for i in (1, 2))
+        return packed[..., 0].T, *floats
 
 
 def _check_same(old: Params, new: Params) -> None:

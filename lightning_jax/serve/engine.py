@@ -8,6 +8,9 @@ alone, so none of this scheduling can be seen in a result.
 
 New weights: requests that arrive during `publish` wait, running ones finish with the version they began with, then
 the engine flips between two dispatches.
+
+Grammars: what a constrained sequence may draw next depends on its last token, which the host must see first; so while
+one is decoding, dispatches are of one token and are read at once.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_jax.model.config import ModelConfig
 from lightning_jax.serve.config import EngineConfig
@@ -231,22 +235,43 @@ class Engine:
             self._counts["prefill_tokens_total"] += plan.computed
 
     def _decode(self) -> None:
+        if any(o.decoding and o.matcher is not None for o in self._slots):
+            self._read_back()
         decoding = [o for o in self._slots if o.decoding]
         before, self._in_flight = self._in_flight, None
         if decoding:
             began = time.perf_counter()
-            self._in_flight = (self._device.decode(self._slots.take_control()), decoding)
+            masks = self._masks(decoding)
+            self._in_flight = (self._device.decode(self._slots.take_control(), masks), decoding)
             self._counts["decode_dispatches_total"] += 1
             self._seconds["dispatch_seconds_total"] += time.perf_counter() - began
-            if self.config.gather_ms:  # whoever is done must hear of it before we wait for his next request
+            # With gathering: whoever is done must hear of it before we wait for his next request.
+            if self.config.gather_ms or masks is not None:
                 before, self._in_flight = self._in_flight, None
         if before is not None:
-            began = time.perf_counter()
-            tokens, logps = self._device.read(before[0])
-            self._seconds["device_wait_seconds_total"] += time.perf_counter() - began
-            self._deliver(tokens.tolist(), logps.tolist(), before[1])
+            self._deliver(*before)
 
-    def _deliver(self, tokens: list[list[int]], logps: list[list[float]], decoding: list[Occupant]) -> None:
+    def _masks(self, decoding: list[Occupant]) -> tuple[NDArray[np.int32], NDArray[np.bool_]] | None:
+        """(i32[S,W], bool[S]) of what constrained sequences may draw next; None where there are none."""
+        masked = np.zeros(self.config.slots, bool)
+        bits = None
+        for occupant in decoding:
+            if occupant.matcher is not None:
+                if bits is None:
+                    bits = np.zeros((self.config.slots, self._device.mask_words), np.int32)
+                occupant.matcher.fill(bits[occupant.slot])
+                masked[occupant.slot] = True
+        return None if bits is None else (bits, masked)
+
+    def _read_back(self) -> None:
+        before, self._in_flight = self._in_flight, None
+        if before is not None:
+            self._deliver(*before)
+
+    def _deliver(self, out: Any, decoding: list[Occupant]) -> None:
+        began = time.perf_counter()
+        tokens, logps, kept = (array.tolist() for array in self._device.read(out))
+        self._seconds["device_wait_seconds_total"] += time.perf_counter() - began
         for occupant in decoding:
             if occupant.done:  # cancelled since; another may sit in the slot by now
                 continue
@@ -255,21 +280,28 @@ class Engine:
                 continue
             occupant.ids += ids
             occupant.logps += logps[occupant.slot][: len(ids)]
+            occupant.kept += kept[occupant.slot][: len(ids)]
             self._counts["generated_tokens_total"] += len(ids)
             ended = ids[-1] in self.eos_ids
             full = len(occupant.prefix) + 1 + len(occupant.ids) >= occupant.end
+            # A grammar may leave nothing to be said where the model has no end token to say it with.
+            closed = occupant.matcher is not None and not ended and not occupant.matcher.accept(ids[-1])
             if occupant.generation.streams:
                 occupant.generation.push(TokenChunk(ids, logps[occupant.slot][: len(ids)]))
-            if ended or full:
-                self._slots.vacate(occupant, stop=False)
-                self._finish(occupant, "stop" if ended else "length")
+            if ended or full or closed:
+                self._slots.vacate(occupant, stop=not (ended or full))
+                self._finish(occupant, "stop" if ended or closed else "length")
 
     def _finish(self, occupant: Occupant, reason: FinishReason) -> None:
         self._counts[f"finished_{reason}_total"] += 1
         self._last_event = time.monotonic()
         occupant.generation.future.set_result(
             GenerationResult(
-                np.asarray(occupant.ids, np.int32), np.asarray(occupant.logps, np.float32), reason, occupant.version
+                np.asarray(occupant.ids, np.int32),
+                np.asarray(occupant.logps, np.float32),
+                reason,
+                occupant.version,
+                float(np.mean(occupant.kept)) if occupant.kept else 1.0,
             )
         )
 

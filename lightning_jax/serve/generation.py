@@ -6,8 +6,10 @@ import queue
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_jax.types import FinishReason, FloatArray, IntArray
 
@@ -24,6 +26,23 @@ class PromptTooLong(ValueError):
     """The prompt leaves no room for one token within max_length."""
 
 
+class Matcher(Protocol):
+    """Where one sequence stands in a grammar."""
+
+    def fill(self, words: NDArray[np.int32]) -> None:
+        """Write which tokens may come next: i32[W], 32 tokens a word, the lowest bit first; at least one is set."""
+
+    def accept(self, token: int) -> bool:
+        """Take the token drawn; False when nothing can follow it."""
+
+
+class Grammar(Protocol):
+    """What a response must be."""
+
+    def matcher(self) -> Matcher:
+        """A new one, at the beginning of the response."""
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One sequence to sample. The result is a pure function of these fields and the weights."""
@@ -34,6 +53,7 @@ class GenerationRequest:
     top_p: float = 1.0  # in (0, 1]
     seed: int = 0  # u32
     want_stream: bool = False  # tokens can be had while they come, through `Generation.chunks`
+    grammar: Grammar | None = None  # only tokens it allows are drawn, from the distribution renormalised over them
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +72,7 @@ class GenerationResult:
     rollout_logps: FloatArray  # f32[R], under the distribution sampled
     finish_reason: FinishReason  # stop | length | abort
     policy_version: int  # one version for the whole sequence
+    kept_mass: float = 1.0  # mean over the tokens of what grammar and top_p left of the policy's distribution
 
 
 def check_request(request: GenerationRequest, vocab_size: int, max_length: int) -> None:

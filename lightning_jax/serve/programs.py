@@ -27,6 +27,7 @@ from lightning_jax.serve.sampler import sample
 
 State = dict[str, Any]  # keys, values: [layer][block]; slots: arrays of S; pool_keys, pool_values: [layer] of chunks
 ROW_COLUMNS = ("slot", "start", "pool_index")
+OUT_COLUMNS = ("token", "logp", "kept_mass")
 logger = logging.getLogger(__name__)
 
 
@@ -49,6 +50,11 @@ def new_state(config: ModelConfig, engine: EngineConfig, pool_size: int, dtype: 
         "pool_keys": [jnp.zeros((pool_size, k, h, chunk), dtype) for _ in range(config.num_layers)],
         "pool_values": [jnp.zeros((pool_size, k, chunk, h), dtype) for _ in range(config.num_layers)],
     }
+
+
+def mask_words(vocab_size: int) -> int:
+    """W: 32-bit words of a mask over the vocabulary."""
+    return -(-vocab_size // 32)
 
 
 @partial(jax.jit, static_argnames="dtype")
@@ -90,14 +96,19 @@ def decode(
     params: Params,
     state: State,
     control: jax.Array,
+    bits: jax.Array,
+    masked: jax.Array,
+    steps: jax.Array,
     *,
     config: ModelConfig,
     engine: EngineConfig,
     eos_ids: tuple[int, ...],
 ) -> tuple[State, jax.Array]:
-    """Up to N tokens for every active slot; stops early when none is active.
+    """Up to `steps` ≤ N tokens for every active slot; stops early when none is active.
 
-    Returns the state and i32[N,S,2]: the token (-1 where the slot was idle) and the bits of its float32 log-prob.
+    bits i32[S,W]: what slots in masked bool[S] may draw next; after their first token only the host knows what follows,
+    so such a dispatch has steps=1. Returns the state and i32[N,S,3]: the token (-1 where the slot was idle), the bits
+    of its float32 log-prob and those of the mass kept.
     """
     eos = jnp.asarray(eos_ids or (-1,), jnp.int32)
     dtype = params["embed"].dtype
@@ -123,9 +134,12 @@ def decode(
         n, keys, values, slots, out = carry
         keys, values, logits = forward_token(keys, values, slots)
         after = slots["position"] + 1
-        tokens, logps = sample(logits, slots["temperature"], slots["top_p"], slots["seed"], after)
+        tokens, logps, kept = sample(
+            logits, slots["temperature"], slots["top_p"], slots["seed"], after, bits, masked & slots["active"]
+        )
         active = slots["active"]
-        packed = jnp.stack([jnp.where(active, tokens, -1), jax.lax.bitcast_convert_type(logps, jnp.int32)], axis=-1)
+        floats = (jax.lax.bitcast_convert_type(x, jnp.int32) for x in (logps, kept))
+        packed = jnp.stack([jnp.where(active, tokens, -1), *floats], axis=-1)
         out = jax.lax.dynamic_update_index_in_dim(out, packed, n, 0)
         ended = jnp.any(tokens[:, None] == eos, axis=1) | (after + 1 >= slots["end"])
         slots = {
@@ -136,11 +150,9 @@ def decode(
         }
         return n + 1, keys, values, slots, out
 
-    out = jnp.full((engine.decode_steps, engine.slots, 2), -1, jnp.int32)
+    out = jnp.full((engine.decode_steps, engine.slots, len(OUT_COLUMNS)), -1, jnp.int32)
     start = (jnp.int32(0), state["keys"], state["values"], apply_control(state["slots"], control), out)
-    _, keys, values, slots, out = jax.lax.while_loop(
-        lambda c: (c[0] < engine.decode_steps) & jnp.any(c[3]["active"]), step, start
-    )
+    _, keys, values, slots, out = jax.lax.while_loop(lambda c: (c[0] < steps) & jnp.any(c[3]["active"]), step, start)
     return {**state, "keys": keys, "values": values, "slots": slots}, out
 
 
@@ -221,7 +233,14 @@ def compile_programs(
     jobs: dict[str, tuple[Any, tuple[Any, ...], int]] = {
         "decode": (
             partial(decode, config=config, engine=engine, eos_ids=eos_ids),
-            (params, state, i32((engine.slots, len(CONTROL_COLUMNS)))),
+            (
+                params,
+                state,
+                i32((engine.slots, len(CONTROL_COLUMNS))),
+                i32((engine.slots, mask_words(config.vocab_size))),
+                jax.ShapeDtypeStruct((engine.slots,), bool),
+                i32(()),
+            ),
             1,
         ),
         "prefill": (

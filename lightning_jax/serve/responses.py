@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lightning_jax.serve.answer import Answer, Delta
+from lightning_jax.serve.answer import Answer, Choice, Delta
 from lightning_jax.serve.errors import ApiError
 
 Decode = Callable[[Sequence[int]], str]
@@ -56,18 +56,45 @@ def token_logprobs(ids: Sequence[int], logps: Sequence[float], decode: Decode) -
     return {"content": content, "refusal": None}
 
 
-def completion(answer: Answer, model: str, decode: Decode, *, logprobs: bool) -> bytes:
-    """The body of a plain answer."""
+def message(choice: Choice) -> dict[str, Any]:
+    """The assistant's message of a choice; content is null only beside calls."""
+    calls = choice.reader.calls if choice.reader is not None else []
+    out: dict[str, Any] = {"role": "assistant", "content": choice.content, "refusal": None}
+    if calls:
+        out["content"] = choice.content or None
+        out["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    return out
+
+
+def completion(answer: Answer, model: str, decode: Decode, *, logprobs: bool, token_ids: bool = False) -> bytes:
+    """The body of a plain answer. token_ids: with the extension fields prompt_token_ids, token_ids, policy_version."""
     choices = [
         {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text.text(), "refusal": None},
+            "message": message(choice),
             "logprobs": token_logprobs(choice.text.ids, choice.text.logps, decode) if logprobs else None,
             "finish_reason": choice.finish_reason,
+            **({"token_ids": choice.text.ids} if token_ids else {}),
         }
         for choice in answer.choices
     ]
-    return encode({**_head(answer, model, "chat.completion"), "choices": choices, "usage": usage(answer)})
+    return encode(
+        {
+            **_head(answer, model, "chat.completion"),
+            "choices": choices,
+            "usage": usage(answer),
+            **(extensions(answer) if token_ids else {}),
+        }
+    )
+
+
+def extensions(answer: Answer) -> dict[str, Any]:
+    """What training code wants beside OpenAI's fields."""
+    first = answer.choices[0]
+    return {"prompt_token_ids": first.request.prompt_ids.tolist(), "policy_version": first.policy_version}
 
 
 class ChunkWriter:
@@ -93,6 +120,11 @@ class ChunkWriter:
         out = b""
         if delta.text or logprobs is not None:
             out = self._chunk(delta.index, {"content": delta.text}, logprobs, None)
+        for call in delta.calls:
+            number = int(call.id.rpartition("_")[2])
+            opened = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+            for part in (opened, {"function": {"arguments": call.arguments}}):
+                out += self._chunk(delta.index, {"tool_calls": [{"index": number, **part}]}, None, None)
         if delta.finish_reason is not None:
             out += self._chunk(delta.index, {}, None, delta.finish_reason)
         return out

@@ -2,7 +2,8 @@
 
 One uniform number per (seed, position) and the inverse of the cumulative distribution, so that a row's draw depends on
 nothing else: not on its slot, its neighbours or the step of the engine. The log-prob returned is that of the
-distribution drawn from: tempered, and renormalised over the nucleus where top_p < 1 (Holtzman et al. 2020).
+distribution drawn from: tempered, and renormalised over what a grammar allows and over the nucleus where top_p < 1
+(Holtzman et al. 2020). What such a restriction left of the policy's own distribution is returned as the kept mass.
 """
 
 from __future__ import annotations
@@ -72,16 +73,48 @@ def first_maximum(x: jax.Array) -> jax.Array:
     return at_top.min(-1)
 
 
+def allowed_tokens(bits: jax.Array, vocab: int) -> jax.Array:
+    """Bit masks of a vocabulary, 32 tokens a word, the lowest bit first. bits i32[S,W] → bool[S,V]."""
+    words = jax.lax.bitcast_convert_type(bits, jnp.uint32)
+    return (
+        ((words[..., None] >> jnp.arange(32, dtype=jnp.uint32)) & 1).astype(bool).reshape(bits.shape[0], -1)[:, :vocab]
+    )
+
+
+def restrict(scaled: jax.Array, bits: jax.Array, masked: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Take from the rows that are `masked` the tokens their bits leave out.
+
+    scaled f32[S,V] tempered logits; bits i32[S,W]; masked bool[S]. Returns logits f32[S,V] and the mass kept f32[S].
+    """
+
+    def apply() -> tuple[jax.Array, jax.Array]:
+        kept = jnp.where(allowed_tokens(bits, scaled.shape[-1]) | ~masked[:, None], scaled, -jnp.inf)
+        whole, left = jax.nn.logsumexp(scaled, axis=-1), jax.nn.logsumexp(kept, axis=-1)
+        return kept, jnp.where(masked, jnp.exp(left - whole), 1.0)
+
+    return jax.lax.cond(jnp.any(masked), apply, lambda: (scaled, jnp.ones(scaled.shape[0], scaled.dtype)))
+
+
 def sample(
-    logits: jax.Array, temperature: jax.Array, top_p: jax.Array, seeds: jax.Array, positions: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+    logits: jax.Array,
+    temperature: jax.Array,
+    top_p: jax.Array,
+    seeds: jax.Array,
+    positions: jax.Array,
+    bits: jax.Array | None = None,
+    masked: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Draw one token per row.
 
     logits f32[S,V]; temperature f32[S], 0 is greedy (the log-prob is then that of temperature 1); top_p f32[S];
-    seeds u32[S]; positions i32[S] of the token drawn. Returns tokens i32[S] and log-probs f32[S].
+    seeds u32[S]; positions i32[S] of the token drawn; bits i32[S,W] of the tokens that rows in masked bool[S] may draw.
+    Returns tokens i32[S], log-probs f32[S] and the mass kept f32[S]: 1 where nothing was left out.
     """
     greedy = temperature <= 0.0
     scaled = logits / jnp.where(greedy, 1.0, temperature)[:, None]
+    mass = jnp.ones(scaled.shape[0], scaled.dtype)
+    if bits is not None and masked is not None:
+        scaled, mass = restrict(scaled, bits, masked)
     logps = jax.nn.log_softmax(scaled, axis=-1)
     probs = jnp.exp(logps)
     narrowed = (top_p < 1.0) & ~greedy
@@ -93,6 +126,7 @@ def sample(
     )
     kept = jnp.where(probs >= floor[:, None], probs, 0.0)
     drawn = inverse_cdf(kept, uniforms(seeds, positions))
-    tokens = jnp.where(greedy, first_maximum(logits), drawn)
+    tokens = jnp.where(greedy, first_maximum(scaled), drawn)
     chosen = jnp.take_along_axis(logps, tokens[:, None], axis=1)[:, 0]
-    return tokens, jnp.where(narrowed, chosen - jnp.log(kept.sum(-1)), chosen)
+    nucleus = kept.sum(-1)
+    return tokens, jnp.where(narrowed, chosen - jnp.log(nucleus), chosen), jnp.where(narrowed, mass * nucleus, mass)

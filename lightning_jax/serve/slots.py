@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_jax.serve.config import CONTROL_COLUMNS, EngineConfig
-from lightning_jax.serve.generation import Generation
+from lightning_jax.serve.generation import Generation, Matcher
 from lightning_jax.serve.prefix import PrefixCache, chunk_keys
 from lightning_jax.types import IntArray
 
@@ -34,6 +34,8 @@ class Occupant:
     done: bool = False
     ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
+    kept: list[float] = field(default_factory=list)  # mass kept of each token's distribution
+    matcher: Matcher | None = None  # where it stands in its grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ class SlotTable:
         end = min(len(prompt) + request.max_tokens, self._config.max_length)
         prefix = prompt[:-1]
         keys = chunk_keys(prefix, self._config.prefill_chunk)
-        occupant = Occupant(self._free.pop(), generation, prefix, keys, version, end)
+        matcher = request.grammar.matcher() if request.grammar is not None else None
+        occupant = Occupant(self._free.pop(), generation, prefix, keys, version, end, matcher=matcher)
         self.occupants[occupant.slot] = occupant
         self._prefix.touch(keys)
         if keys:

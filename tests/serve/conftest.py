@@ -206,3 +206,16 @@ def requests(count: int, seed: int = 0) -> list[GenerationRequest]:
             )
         )
     return out
+
+
+@pytest.fixture(scope="session")
+def wide_engine() -> Iterator[Engine]:
+    """Room for prompts with tools."""
+    with running(replace(ENGINE, max_length=512, cache_block=0)) as engine:
+        yield engine
+
+
+@pytest.fixture
+def wide_server(wide_engine: Engine, tokenizer: Tokenizer) -> Iterator[Server]:
+    with serving(wide_engine, tokenizer, disconnect_grace_s=0.5) as server:
+        yield server

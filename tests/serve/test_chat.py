@@ -211,6 +211,18 @@ def test_parts_names_and_unknown_fields(server, tokenizer):
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
         ({"messages": MESSAGES, "response_format": {"type": "json_schema"}}, "response_format"),
         ({"messages": MESSAGES, "tool_choice": "required"}, "tool_choice"),
+        ({"messages": MESSAGES, "tool_choice": "any", "tools": [{"function": {"name": "f"}}]}, "tool_choice"),
+        (
+            {"messages": MESSAGES, "tool_choice": {"function": {"name": "g"}}, "tools": [{"function": {"name": "f"}}]},
+            "tool_choice",
+        ),
+        (
+            {
+                "messages": MESSAGES,
+                "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "wrong"}}},
+            },
+            "response_format",
+        ),
         ({"messages": MESSAGES, "temperature": "hot"}, "temperature"),
         ({"messages": MESSAGES, "temperature": float("nan")}, "temperature"),
         ({"messages": MESSAGES, "n": 0}, "n"),

@@ -17,7 +17,7 @@ def many(logits, temperature, top_p, count=20000, position=7):
     tile = jnp.tile(jnp.asarray(logits, jnp.float32), (count, 1))
     full = lambda x, t: jnp.full(count, x, t)  # noqa: E731
     seeds = jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(2654435761)
-    tokens, logps = draw(
+    tokens, logps, _ = draw(
         tile, full(temperature, jnp.float32), full(top_p, jnp.float32), seeds, full(position, jnp.int32)
     )
     return np.asarray(tokens), np.asarray(logps)
@@ -48,7 +48,7 @@ def test_positions_of_one_seed_are_independent():
     count = 8192
     logits = jnp.zeros((count, 16))
     ones = jnp.ones(count)
-    tokens, _ = draw(logits, ones, ones, jnp.full(count, 3, jnp.uint32), jnp.arange(count))
+    tokens, _, _ = draw(logits, ones, ones, jnp.full(count, 3, jnp.uint32), jnp.arange(count))
     tokens = np.asarray(tokens)
     pairs = np.bincount(tokens[:-1] * 16 + tokens[1:], minlength=256)
     assert stats.chisquare(pairs).pvalue > 1e-4
@@ -66,6 +66,44 @@ def test_impossible_tokens_are_never_drawn():
     logits[[0, 128, 299]] = 0.0
     tokens, _ = many(logits, 1.0, 1.0)
     assert set(tokens) == {0, 128, 299}
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 1.0), (1.0, 0.6), (0.0, 1.0)])
+def test_masks_renormalise_and_tell_what_they_kept(temperature, top_p):
+    vocab, count = 70, 20000
+    rng = np.random.default_rng(4)
+    logits = rng.normal(size=vocab) * 1.5
+    allowed = rng.random(vocab) < 0.3
+    words = np.zeros((count, 3), np.uint32)
+    for token in np.flatnonzero(allowed):
+        words[:, token // 32] |= np.uint32(1 << token % 32)
+    masked = np.arange(count) % 2 == 0
+    full = lambda x: jnp.full(count, x, jnp.float32)  # noqa: E731
+    seeds = jnp.arange(count, dtype=jnp.uint32) * jnp.uint32(2654435761)
+    tile, at = jnp.tile(jnp.asarray(logits, jnp.float32), (count, 1)), jnp.full(count, 3, jnp.int32)
+    given = (tile, full(temperature), full(top_p), seeds, at)
+    tokens, logps, kept = (np.asarray(x) for x in draw(*given, jnp.asarray(words.view(np.int32)), jnp.asarray(masked)))
+    free = [np.asarray(x) for x in draw(*given)]
+    assert tokens[~masked].tolist() == free[0][~masked].tolist()
+    assert logps[~masked].tobytes() == free[1][~masked].tobytes()
+
+    probs = np.exp(logits / (temperature or 1.0))
+    probs /= probs.sum()
+    expected = np.where(allowed, probs, 0.0)
+    mass = expected.sum()
+    order = np.argsort(-expected)
+    nucleus = order[np.cumsum(expected[order]) / mass - expected[order] / mass < top_p]
+    expected = np.where(np.isin(np.arange(vocab), nucleus), expected, 0.0)
+    np.testing.assert_allclose(kept[masked], expected.sum(), rtol=1e-4)
+    expected /= expected.sum()
+    np.testing.assert_allclose(logps[masked], np.log(expected[tokens[masked]]), atol=2e-5)
+    counts = np.bincount(tokens[masked], minlength=vocab)
+    if temperature == 0.0:
+        assert set(tokens[masked]) == {int(np.argmax(expected))}
+    else:
+        assert counts[expected == 0].sum() == 0
+        some = expected > 5 / count
+        assert stats.chisquare(counts[some], expected[some] / expected[some].sum() * counts[some].sum()).pvalue > 1e-4
 
 
 def test_inverse_cdf_at_the_ends():

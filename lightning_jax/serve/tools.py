@@ -1,0 +1,172 @@
+"""Tool calls between OpenAI's JSON and what models write: reading them out of text as it comes, and forcing them.
+
+Forms: "hermes" (Hermes, Qwen: <tool_call>{"name", "arguments"}</tool_call>), "llama3" ({"name", "parameters"} as the
+whole answer), "json" ({"name", "arguments"} as the whole answer). In every form an answer that is wholly such JSON and
+names a tool that was offered is a call, too. What cannot be read as a call stays text, where the caller sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lightning_jax.serve.grammar import literal, schema_rule
+
+ToolForm = Literal["hermes", "llama3", "json"]
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_FENCE = re.compile(r"\A```(?:json)?\s*(.*?)\s*(?:```)?\Z", re.DOTALL)
+_PYTHON_TAG = "<|python_tag|>"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool, as clients get it."""
+
+    id: str
+    name: str
+    arguments: str  # JSON text, or whatever the model wrote in its place
+
+
+def form_of(template: str | None) -> ToolForm:
+    """The form that a chat template teaches."""
+    text = template or ""
+    if OPEN in text:
+        return "hermes"
+    return "llama3" if "python_tag" in text or '"parameters": ' in text else "json"
+
+
+def for_template(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message as templates expect it: arguments of tool calls as objects, not as JSON in a string."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    return {**message, "tool_calls": [{**call, "function": _parsed(call["function"])} for call in calls]}
+
+
+def _parsed(function: Mapping[str, Any]) -> Mapping[str, Any]:
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):  # the model's own slip, shown to it as it was
+            return function
+    return {**function, "arguments": arguments if arguments is not None else {}}
+
+
+def forced_call(form: ToolForm, tools: Sequence[Mapping[str, Any]], *, rule: str = "start") -> str:
+    """A grammar (Lark) of exactly one call of one of the tools."""
+    before, after = (f"{OPEN}\n", f"\n{CLOSE}") if form == "hermes" else ("", "")
+    key = "parameters" if form == "llama3" else "arguments"
+    rules, names = [], []
+    for number, tool in enumerate(tools):
+        function = tool["function"]
+        head = f'{before}{{"name": {json.dumps(function["name"])}, "{key}": '
+        schema = function.get("parameters") or {"type": "object", "properties": {}, "additionalProperties": False}
+        names.append(f"{rule}_call{number}")
+        rules.append(f"{names[-1]}: {literal(head)} {rule}_args{number} {literal('}' + after)}")
+        rules.append(f"{rule}_args{number}: {schema_rule(schema)}")
+    return "\n".join([f"{rule}: {' | '.join(names)}", *rules])
+
+
+class ToolReader:
+    """Splits the text of one response into content and calls, piece by piece."""
+
+    def __init__(self, form: ToolForm, names: Sequence[str], call_id: str, *, parallel: bool = True) -> None:
+        self._form = form
+        self._names = frozenset(names)
+        self._call_id = call_id
+        self._parallel = parallel
+        self._rest = ""  # not yet given out
+        self._started = False  # some content or a call was given out
+        self._inside = False  # of a tool_call block
+        self.calls: list[ToolCall] = []
+
+    def feed(self, text: str) -> tuple[str, list[ToolCall]]:
+        """Content and calls that no later text can change."""
+        self._rest += text
+        known = len(self.calls)
+        content = self._blocks() if not self._may_be_all_json() else ""
+        self._started = self._started or bool(content) or bool(self.calls)
+        return content, self.calls[known:]
+
+    def finish(self, text: str) -> tuple[str, list[ToolCall]]:
+        """The last text, and everything held back."""
+        known = len(self.calls)
+        content, _ = self.feed(text)
+        rest, self._rest = self._rest, ""
+        if self._inside:  # the end of the block never came
+            content += "" if self._take(_document(rest)) else OPEN + rest
+        elif not self._started and self._take(_document(rest), only_offered=self._form != "llama3"):
+            pass
+        elif not (self.calls and rest.isspace()):
+            content += rest
+        return content, self.calls[known:]
+
+    def _may_be_all_json(self) -> bool:
+        if self._started or self._inside:
+            return False
+        start = self._rest.lstrip()
+        return start.startswith(("{", "[", "`", _PYTHON_TAG)) or _PYTHON_TAG.startswith(start)
+
+    def _blocks(self) -> str:
+        """Content outside of blocks; calls inside are noted on the way."""
+        content = ""
+        while True:
+            mark = CLOSE if self._inside else OPEN
+            at = self._rest.find(mark)
+            if at < 0:
+                break
+            piece, self._rest = self._rest[:at], self._rest[at + len(mark) :]
+            if self._inside:
+                content += "" if self._take(_document(piece)) else OPEN + piece + CLOSE
+            else:
+                content += piece.rstrip()
+            self._inside = not self._inside
+        if not self._inside:
+            free = self._rest[: len(self._rest) - _held(self._rest)]
+            if not (self.calls and free.isspace()):
+                content += free
+            self._rest = self._rest[len(free) :]
+        return content
+
+    def _take(self, document: Any, *, only_offered: bool = False) -> bool:
+        """Note the calls of a document; False where it is something else."""
+        found = [_call(item) for item in (document if isinstance(document, list) else [document])]
+        calls = [call for call in found if call is not None]
+        if not calls or len(calls) != len(found) or (only_offered and not {n for n, _ in calls} <= self._names):
+            return False
+        for name, arguments in calls if self._parallel else calls[: max(0, 1 - len(self.calls))]:
+            self.calls.append(ToolCall(f"call_{self._call_id}_{len(self.calls)}", name, arguments))
+        return True
+
+
+def _document(text: str) -> Any:
+    text = text.strip().removeprefix(_PYTHON_TAG).strip()
+    fenced = _FENCE.match(text)
+    try:
+        return json.loads(fenced[1] if fenced else text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _call(document: Any) -> tuple[str, str] | None:
+    """(name, arguments as JSON text) of one written call; None for anything else."""
+    if not isinstance(document, dict):
+        return None
+    body = document["function"] if isinstance(document.get("function"), dict) else document
+    key = "arguments" if "arguments" in body else "parameters"
+    name, arguments = body.get("name"), body.get(key)
+    if not isinstance(name, str) or key not in body or not isinstance(arguments, dict | str):
+        return None
+    return name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _held(text: str) -> int:
+    """Length of the end of text that may yet belong to a block: blanks and the beginning of its mark."""
+    for size in range(min(len(OPEN) - 1, len(text)), 0, -1):
+        if OPEN.startswith(text[-size:]):
+            return size + len(text[:-size]) - len(text[:-size].rstrip())
+    return len(text) - len(text.rstrip())

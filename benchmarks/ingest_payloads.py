@@ -44,9 +44,9 @@ def llm_spans(count: int, resource: dict[str, str]) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def stamped(template: bytes) -> Iterator[bytes]:
+def stamped(template: bytes, seed: int = 1) -> Iterator[bytes]:
     """The template over and over, each time as another trace."""
-    chance = random.Random(1)
+    chance = random.Random(seed)
     while True:
         yield template.replace(_TRACE, chance.randbytes(16))
 

@@ -27,6 +27,11 @@ SCOPES: Mapping[str, tuple[str, ...]] = {
     "rewards": ("/lightning.v1.RewardService/",),
     "calls": ("/lightning.v1.CallService/",),  # policy servers of other processes
     "runner": tuple(_QUEUE + name for name in ("ClaimRollouts", "Heartbeat", "CompleteAttempt", "GetRollouts")),
+    # whoever makes rollouts of its own and runs them (LightningClient.rollout)
+    "client": (
+        *(_QUEUE + n for n in ("EnqueueRollouts", "ClaimRollouts", "Heartbeat", "CompleteAttempt", "GetRollouts")),
+        "/lightning.v1.RewardService/",
+    ),
     "learner": (_QUEUE, "/lightning.v1.TransitionService/", "/lightning.v1.PolicyService/"),
     "admin": ("/",),
 }

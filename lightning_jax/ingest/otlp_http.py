@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from lightning_jax.ingest.auth import Authenticator, Caller
 from lightning_jax.ingest.errors import StoreUnavailable
+from lightning_jax.ingest.metrics import IngestMetrics
 from lightning_jax.ingest.otlp_json import request_of_json
 from lightning_jax.ingest.receiver import MAX_REQUEST_BYTES, SpanReceiver
 from lightning_jax.ingest.retry_info import status_message
@@ -49,11 +50,18 @@ class TraceRoutes:
         self._receiver = receiver
         self._authenticator = authenticator
         self._store = store
+        self._metrics = IngestMetrics(receiver, store)
 
     def routes(self) -> list[Route]:
-        """/v1/traces, and the same below an attempt's path."""
+        """/v1/traces, the same below an attempt's path, and /metrics/ingest in Prometheus' text format."""
         paths = ("/v1/traces", "/rollout/{rollout}/attempt/{attempt}/v1/traces")
-        return [Route(path, self.export, methods=["POST"]) for path in paths]
+        exports = [Route(path, self.export, methods=["POST"]) for path in paths]
+        return [*exports, Route("/metrics/ingest", self.metrics, methods=["GET"])]
+
+    async def metrics(self, _request: Request) -> Response:
+        """GET metrics/ingest."""
+        text = await asyncio.to_thread(self._metrics.text)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def export(self, request: Request) -> Response:
         """Store the spans of one request."""

@@ -52,6 +52,15 @@ class SpanReceiver:
         self._lock = threading.Lock()
         self._requests = self._spans = self._bytes = 0
         self._commit_s = 0.0  # moving average of the time from admission to commit
+        self._stored = self._rejected = self._throttled = 0
+
+    def counters(self) -> dict[str, int]:
+        """Totals since start, for metrics; and how many spans wait for their commit now."""
+        with self._lock:
+            return {
+                "spans_stored": self._stored, "spans_rejected": self._rejected,
+                "exports_throttled": self._throttled, "pending": self._spans,
+            }  # fmt: skip
 
     async def receive(
         self, data: bytes, caller: Caller, decode: Callable[[bytes], ExportTraceServiceRequest], left_s: float | None
@@ -71,6 +80,9 @@ class SpanReceiver:
                     self._store.record_spans(placement.spans, placement.aside, placement.adoptions)
                 )
             self._commit_s += 0.1 * (time.monotonic() - started - self._commit_s)
+            with self._lock:
+                self._stored += len(placement.spans)
+                self._rejected += placement.rejected
         return placement
 
     def _place(self, data: bytes, caller: Caller, decode: Callable[[bytes], ExportTraceServiceRequest]) -> Placement:
@@ -94,6 +106,7 @@ class SpanReceiver:
                 (self._bytes, size, limits.bytes, "bytes"),
             ):
                 if more and pending and pending + more > bound:
+                    self._throttled += 1
                     raise StoreUnavailable(f"{pending} {what} wait to be stored, the bound is {bound}; come back soon")
             self._requests, self._spans, self._bytes = (
                 self._requests + requests, self._spans + spans, self._bytes + size,

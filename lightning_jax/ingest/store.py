@@ -262,6 +262,11 @@ class Store:
 
     # What metrics show.
 
+    def quarantined(self) -> dict[tuple[str, str], int]:
+        """How much is put aside, by (kind, reason)."""
+        with self._reading() as connection:
+            return quarantine.counts(connection)
+
     def counts(self) -> counts.StoreCounts:
         """How much of everything is stored."""
         with self._reading() as connection:

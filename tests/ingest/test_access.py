@@ -30,15 +30,15 @@ DONE = types.Outcome("succeeded")
 
 def test_a_key_may_call_what_its_scopes_name(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
-    file.write_text("t: [traces]\nw: [runner, rewards]\nl: [learner]\ne: [calls]\n")
+    file.write_text("t: [traces]\nw: [runner, rewards]\nl: [learner]\ne: [calls]\nc: [client]\n")
     attempt = claim_one(store)
     server = IngestServer(store, admin_key="root", keys=read_keys(file))
     server.start()
-    clients = {key: IngestClient(server.target, key) for key in ("root", "t", "w", "l", "e")}
+    clients = {key: IngestClient(server.target, key) for key in ("root", "t", "w", "l", "e", "c")}
     uses: dict[str, tuple[Callable[[IngestClient], object], str]] = {
-        "enqueue": (lambda c: c.enqueue([make_rollout("a")]), "root l"),
-        "claim": (lambda c: c.claim("w", 1, 30.0), "root w l"),
-        "reward": (lambda c: c.record_rewards([types.Reward("w1", "r", "", 1.0)]), "root w"),
+        "enqueue": (lambda c: c.enqueue([make_rollout("a")]), "root l c"),
+        "claim": (lambda c: c.claim("w", 1, 30.0), "root w l c"),
+        "reward": (lambda c: c.record_rewards([types.Reward("w1", "r", "", 1.0)]), "root w c"),
         "call": (lambda c: c.record_calls([make_call(attempt, 0)]), "root e"),
         "stream": (lambda c: list(c.sealed("x", idle_s=0.2)), "root l"),
         "policy": (lambda c: c.get_policy(), "root l"),

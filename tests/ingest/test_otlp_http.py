@@ -157,6 +157,19 @@ def test_an_attempts_path_says_whose_spans_they_are_and_must_agree_with_the_key(
     assert http.post("/rollout/x/attempt/x.1/v1/traces", content=payload, headers=PROTOBUF).status_code == 404
 
 
+def test_metrics_count_what_came_in_and_what_was_put_aside(http: httpx.Client, store: Store) -> None:
+    payload = make_request(make_span(1), make_span(2), make_span(0)).SerializeToString()
+    http.post("/v1/traces", content=payload, headers=PROTOBUF)
+    text = http.get("/metrics/ingest").text
+    for line in (
+        "ljx_ingest_spans_stored_total 2.0",
+        "ljx_ingest_spans_rejected_total 1.0",
+        'ljx_ingest_quarantined{kind="span",reason="no_identity"} 2.0',
+        'ljx_ingest_quarantined{kind="span",reason="bad_id"} 1.0',
+    ):
+        assert line in text
+
+
 def test_a_store_that_cannot_write_asks_for_a_retry(http: httpx.Client, store: Store) -> None:
     store.close()
     answer = http.post("/v1/traces", content=make_request(make_span(1)).SerializeToString(), headers=PROTOBUF)

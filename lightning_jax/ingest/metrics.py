@@ -1,0 +1,46 @@
+"""What ingestion tells Prometheus: spans taken and refused since start, and what was put aside, by reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lightning_jax.ingest.receiver import SpanReceiver
+from lightning_jax.ingest.store import Store
+
+
+class IngestMetrics(Collector):
+    """One registry of its own, so that several servers of one process don't mix. Read when asked for."""
+
+    def __init__(self, receiver: SpanReceiver, store: Store) -> None:
+        self._receiver, self._store = receiver, store
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """The exposition format."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> list[Metric]:
+        """Nothing: registering must not read the store."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything once."""
+        counters = self._receiver.counters()
+        for name, help_ in (
+            ("spans_stored", "spans acknowledged, repeated ones included"),
+            ("spans_rejected", "spans without a usable identity"),
+            ("exports_throttled", "exports told to come back"),
+        ):
+            yield CounterMetricFamily(f"ljx_ingest_{name}", help_, value=counters[name])
+        yield GaugeMetricFamily(
+            "ljx_ingest_spans_pending", "spans that wait for their commit", value=counters["pending"]
+        )
+        aside = GaugeMetricFamily("ljx_ingest_quarantined", "put aside and not placed since", labels=["kind", "reason"])
+        for (kind, reason), count in self._store.quarantined().items():
+            aside.add_metric([kind, reason], count)
+        yield aside

@@ -83,11 +83,12 @@ class Loop:
                     return step
                 line.advance(note=note)
                 done = step + 1
+                validated: float | None = None
                 if config.validate_every and done % config.validate_every == 0 and done < config.steps:
-                    self.evaluate(self.study.validation, step=done, split="validation")
+                    validated = self.evaluate(self.study.validation, step=done, split="validation").accuracy
                 stopped = self.stopping.is_set()
                 if done % config.checkpoint_every == 0 or done == config.steps or stopped:
-                    self.save(state, done)
+                    self.save(state, done, validated)
                 if stopped:
                     return done
         return max(first_step, config.steps)
@@ -152,9 +153,9 @@ class Loop:
         """Composed rewards, in order."""
         return [score(self.tasks[t.task_id], t, self.composition, self.study.terms) for t in trajectories]
 
-    def save(self, state: Any, step: int) -> None:
-        """Checkpoint everything that resuming needs; `step` steps are done."""
-        self.checkpoints.save(step, state, {"step": step, "policy_version": step})
+    def save(self, state: Any, step: int, score: float | None = None) -> None:
+        """Checkpoint everything that resuming needs; `step` steps are done. The best by validation score is kept."""
+        self.checkpoints.save(step, state, {"step": step, "policy_version": step}, score=score)
 
     def _collect(self, name: str, rollouts: Sequence[Rollout], *, keep: bool = False) -> list[Trajectory]:
         with self.board.line(name, len(rollouts), keep=keep) as line:

@@ -54,6 +54,7 @@ def calls(draw: st.DrawFn) -> types.Call:
             max_tokens=draw(st.integers(1, 4096)),
             seed=draw(st.integers(0, 2**32 - 1)),
             stop=tuple(draw(st.lists(st.text(st.characters(codec="utf-8"), max_size=4), max_size=2))),
+            kept_mass=draw(st.floats(0, 1)),
         ),
         policy_version=draw(st.integers(0, 2**40)),
         finish_reason=draw(st.sampled_from(["stop", "length", "tool_calls", "abort"])),

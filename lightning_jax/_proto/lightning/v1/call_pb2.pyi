@@ -20,18 +20,20 @@ FINISH_REASON_TOOL_CALLS: FinishReason
 FINISH_REASON_ABORT: FinishReason
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_p", "max_tokens", "seed", "stop")
+    __slots__ = ("temperature", "top_p", "max_tokens", "seed", "stop", "kept_mass")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    KEPT_MASS_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     max_tokens: int
     seed: int
     stop: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., max_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ...) -> None: ...
+    kept_mass: float
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., max_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., kept_mass: _Optional[float] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("call_id", "rollout_id", "attempt_id", "sequence", "prompt_ids", "response_ids", "rollout_logps", "sampling", "policy_version", "finish_reason", "agent_key", "started_ns", "ended_ns", "request_json", "text")

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from lightning_jax import types
+from lightning_jax.assemble.attributes import json_of
 from lightning_jax.assemble.identifiers import call_of_tool_call
 from lightning_jax.assemble.naming import content_text
 
-# Models write tool calls as text; this is the commonest form (Hermes, Qwen), read only where no request repeats them.
+# Models write tool calls as text: marked (Hermes, Qwen), or as JSON that is the whole answer (Llama). Read only where
+# no request repeats them.
 _WRITTEN = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 
 
@@ -43,14 +45,15 @@ def replays(calls: Sequence[types.Call]) -> dict[str, dict[str, Replay]]:
 
 
 def written(call: types.Call) -> Iterator[tuple[str, str]]:
-    """(name, arguments) of the tool calls in a call's own text."""
-    for match in _WRITTEN.finditer(call.text):
-        try:
-            document = json.loads(match[1])
-        except (ValueError, RecursionError):
-            yield "", match[1]
+    """(name, arguments) of the tool calls in a call's own text; of one that cannot be read ("", what is there)."""
+    marked = [match[1] for match in _WRITTEN.finditer(call.text)]
+    for text in marked or [call.text.strip().removeprefix("<|python_tag|>").strip()]:
+        document = json_of(text)
+        if not isinstance(document, dict):
+            if marked:
+                yield "", text
             continue
-        name, arguments = document.get("name"), document.get("arguments", {})
+        name, arguments = document.get("name"), document.get("arguments", document.get("parameters", {}))
         yield name if isinstance(name, str) else "", arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 

@@ -86,6 +86,11 @@ def test_a_tool_call_that_nobody_repeats_is_read_from_the_text() -> None:
     text = 'so\n<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>'
     call = make_call("a", finish_reason="tool_calls", text=text, request={"tools": TOOLS})
     assert first_tool([call], status="crashed").verdict == "unanswered"
+    for bare in (
+        '{"name": "search", "arguments": {"query": "x"}}',
+        '<|python_tag|>{"name": "search", "parameters": {}}',
+    ):
+        assert first_tool([replace(call, text=bare)], status="crashed").name == "search"
     # The final answer of a run that ended well is a tool call nobody answers: unseen, so no success.
     assert first_tool([call]).verdict == "unknown"
     assert first_tool([replace(call, text="<tool_call>{nonsense}</tool_call>")]).verdict == "invalid_json"

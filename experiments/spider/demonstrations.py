@@ -7,7 +7,7 @@ results included, so warm-up and rollouts give a tokenizer the same text. Only t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from experiments.spider import agent
 from experiments.spider.corruption import corrupted, spaced
@@ -31,9 +31,10 @@ class Mix:
     check_right: float = 0.5
     check_wrong: float = 0.5
     rewrite: float = 0.5
+    keep: float = 0.0  # rewrites of a right query that the check rejected: the same query again
 
     def __post_init__(self) -> None:
-        for role in ("write", "check_right", "check_wrong", "rewrite"):
+        for role in (field.name for field in fields(self)):
             if getattr(self, role) < 0:
                 raise ValueError(f"mix.{role} is {getattr(self, role)}: a number of demonstrations cannot be negative")
 
@@ -86,6 +87,7 @@ def _of_question(
 
     found = [demonstrate("write", gold) for _ in range(_count(mix.write, draws))]
     found += [demonstrate("check", agent.RIGHT, gold) for _ in range(_count(mix.check_right, draws))]
+    found += [demonstrate("rewrite", gold, gold) for _ in range(_count(mix.keep, draws))]
     for role, answer, average in (("check", agent.WRONG, mix.check_wrong), ("rewrite", gold, mix.rewrite)):
         for _ in range(_count(average, draws)):
             wrong = _wrong_query(question, layout, literals, draws)

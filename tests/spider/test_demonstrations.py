@@ -39,7 +39,7 @@ def test_the_mix_decides_the_roles(layout: Layout) -> None:
 def test_each_demonstration_is_true_and_is_what_the_agent_sends(layout: Layout, prompts: str) -> None:
     questions = part(layout, demonstrations=40, validation=0).demonstrations
     inputs = {task.input["question"]: task for task in tasks(questions, layout)}
-    made = demonstrations(questions, layout, prompts=prompts, mix=Mix(1, 1, 1, 1))
+    made = demonstrations(questions, layout, prompts=prompts, mix=Mix(1, 1, 1, 1, keep=1))
     assert {demonstration.role for demonstration in made} == {"write", "check", "rewrite"}
     for demonstration in made:
         system, user = (str(message["content"]) for message in demonstration.messages)

@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rival-python", help="a Python with torch and transformers; none: only our side")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--layers", type=int, help="of the model; default: all")
+    parser.add_argument("--vocabulary", type=int, help="of the model; default: as it is. To try the benchmark itself")
     parser.add_argument("--model", default="smollm2_135m", help="a preset of conf/model with sizes")
     parser.add_argument("--cases", default="independent,samples,turns")
     parser.add_argument("--dtype", default="float32", help="of our blocks' arithmetic and of the rival's model")
@@ -88,10 +89,13 @@ def main() -> None:
     model = ModelConfig.from_mapping(preset("model", args.model)["config"])
     if args.layers:
         model = replace(model, num_layers=args.layers)
+    if args.vocabulary:
+        model = replace(model, vocab_size=args.vocabulary)
     params = weights(model)
     rival = Rival(args.rival_python, asdict(model), args) if args.rival_python else None
     figures: dict[str, Any] = {
-        "model": args.model, "layers": model.num_layers, "dtype": args.dtype, "remat": args.remat,
+        "model": args.model, "layers": model.num_layers, "vocabulary": model.vocab_size,
+        "dtype": args.dtype, "remat": args.remat,
         "repeats": args.repeats, "jax": jax.__version__, "python": sys.version.split()[0],
         "torch": rival.version if rival else None, "device": jax.devices()[0].device_kind, "threads": args.threads,
     }  # fmt: skip

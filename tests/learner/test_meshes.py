@@ -16,6 +16,8 @@ from tests.batch.examples import agent_calls
 from tests.learner.meshes import small
 from tests.learner.small import params
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # eight devices on two busy cores take their time
+
 PROGRAM = [sys.executable, "-m", "tests.learner.meshes"]
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +29,7 @@ def environment(devices: int) -> dict[str, str]:
 def test_meshes_of_eight_devices_give_the_results_of_one(tmp_path: Path) -> None:
     run = subprocess.run(
         [*PROGRAM, "eight", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, timeout=280, env=environment(8), check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=580, env=environment(8), check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-3000:]
     assert "EQUAL" in run.stdout
@@ -45,7 +47,7 @@ def test_two_processes_train_save_and_restore_like_one(tmp_path: Path) -> None:
         for rank in range(2)
     ]  # fmt: skip
     try:
-        answers = [process.communicate(timeout=280) for process in both]
+        answers = [process.communicate(timeout=580) for process in both]
     finally:
         for process in both:
             process.kill()

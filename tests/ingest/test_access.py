@@ -28,6 +28,12 @@ from tests.ingest.processes import ServerProcess
 DONE = types.Outcome("succeeded")
 
 
+@pytest.fixture
+def store_url(sqlite_url: str) -> str:
+    """SQLite alone: nothing here depends on the database."""
+    return sqlite_url
+
+
 def test_a_key_may_call_what_its_scopes_name(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
     file.write_text("t: [traces]\nw: [runner, rewards]\nl: [learner]\ne: [calls]\nc: [client]\n")

@@ -33,6 +33,12 @@ TRACE, SPAN = "5b8efff798038103d269b633813fc60c", "eee19b7ec3c1b174"
 
 
 @pytest.fixture
+def store_url(sqlite_url: str) -> str:
+    """SQLite alone: nothing here depends on the database."""
+    return sqlite_url
+
+
+@pytest.fixture
 def http(server: IngestServer) -> Iterator[httpx.Client]:
     port = free_port()
     app = Starlette(routes=list(server.http_routes()))

@@ -22,6 +22,12 @@ from tests.ingest.conftest import claim_one, make_call
 GOLDEN = Path(__file__).parents[1] / "golden" / "agent_spans.jsonl"
 
 
+@pytest.fixture
+def store_url(sqlite_url: str) -> str:
+    """SQLite alone: nothing here depends on the database."""
+    return sqlite_url
+
+
 def run(*words: str) -> tuple[int, str]:
     out = io.StringIO()
     status = main(words, Console(file=out, width=300))

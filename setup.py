@@ -5,6 +5,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 AGENTS = ["langchain-openai>=1.0", "langgraph>=1.0", "openai>=2.0"]
+FRAMEWORKS = ["langchain>=1.0", "openai-agents>=0.20", "pydantic-ai-slim[openai]>=2.0"]  # tests/agents
 NOTEBOOKS = ["jupyterlab", "nbclient", "ipykernel", "matplotlib", "pandas"]
 
 setup(
@@ -60,12 +61,15 @@ setup(
     extras_require={
         "cuda12": ["jax[cuda12]>=0.10"],
         "agents": AGENTS,
+        # in an environment of its own: it pins protobuf 5.29, which our stubs live with and newer grpcio packages don't
+        "autogen": ["autogen-agentchat>=0.7", "autogen-ext[openai]>=0.7"],
         "trace": ["opentelemetry-sdk>=1.30", "opentelemetry-exporter-otlp-proto-grpc>=1.30"],
         "gguf": ["gguf>=0.17"],
         "notebooks": NOTEBOOKS,
         "postgres": ["psycopg[binary]>=3.2"],
         "dev": [
             *AGENTS,
+            *FRAMEWORKS,
             *NOTEBOOKS,
             "gguf>=0.17",
             "opentelemetry-sdk>=1.30",

@@ -8,26 +8,53 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lightning_jax.serve.answer import Answer
+from lightning_jax.serve.answer import Answer, Delta
 from lightning_jax.serve.chat import ChatService, ChatTokenizer
 from lightning_jax.serve.chat_request import ChatRequest, parse_chat
+from lightning_jax.serve.completions import CompletionChunks, completion_body, parse_completion
 from lightning_jax.serve.config import ServeConfig
 from lightning_jax.serve.engine import Engine
 from lightning_jax.serve.errors import ApiError
 from lightning_jax.serve.identity import CallSink, Identity, identify
 from lightning_jax.serve.metrics import ServerMetrics
 from lightning_jax.serve.responses import KEEP_ALIVE, ChunkWriter, Decode, completion, encode, error_event
+from lightning_jax.serve.responses_answer import ResponseEvents, response_body
+from lightning_jax.serve.responses_request import parse_responses
 from lightning_jax.serve.retries import RetryTable, retry_key
 
 __all__ = ["ServeConfig", "create_app"]
 ATTEMPT = "/rollout/{rollout}/attempt/{attempt}"
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Writer(Protocol):
+    """How an endpoint's events look."""
+
+    def opening(self) -> bytes:
+        """Before anything is there."""
+
+    def delta(self, delta: Delta) -> bytes:
+        """Something new."""
+
+    def closing(self) -> bytes:
+        """After everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """An endpoint's requests and answers."""
+
+    parse: Callable[[bytes, int], ChatRequest]
+    body: Callable[[Answer, ChatRequest], bytes]
+    writer: Callable[[Answer, ChatRequest], Writer]
 
 
 def create_app(
@@ -47,6 +74,8 @@ def create_app(
     app = FastAPI(title="lightning_jax policy server", docs_url=None, redoc_url=None, openapi_url=None)
     for prefix in ("", ATTEMPT):
         app.add_route(f"{prefix}/v1/chat/completions", front.guarded(front.chat), methods=["POST"])
+        app.add_route(f"{prefix}/v1/responses", front.guarded(front.responses), methods=["POST"])
+        app.add_route(f"{prefix}/v1/completions", front.guarded(front.completions), methods=["POST"])
         app.add_route(f"{prefix}/v1/models", front.guarded(front.models), methods=["GET"])
     app.add_route("/healthcheck", front.guarded(front.health), methods=["GET", "POST"])
     app.add_route("/metrics", front.guarded(front.metrics), methods=["GET"])
@@ -72,6 +101,22 @@ class _Front:
         self._service = ChatService(engine, tokenizer, sink, config)
         self._retries: RetryTable[Answer] = RetryTable(config.replay_ttl_s, config.replay_capacity)
         self._metrics = ServerMetrics(engine, self._service)
+        decode, named = self._decode, self._model
+        self._chat = Dialect(
+            parse_chat,
+            lambda a, c: completion(a, named(c), decode, logprobs=c.logprobs, token_ids=c.token_ids),
+            lambda a, c: ChunkWriter(a, named(c), decode, logprobs=c.logprobs, include_usage=c.include_usage),
+        )
+        self._responses = Dialect(
+            parse_responses,
+            lambda a, c: response_body(a, c, named(c)),
+            lambda a, c: ResponseEvents(a, c, named(c)),
+        )
+        self._completions = Dialect(
+            parse_completion,
+            lambda a, c: completion_body(a, c, named(c), decode),
+            lambda a, c: CompletionChunks(a, c, named(c), decode),
+        )
 
     def guarded(self, endpoint: Endpoint) -> Endpoint:
         """The endpoint with refusals turned into error JSON and every answer counted."""
@@ -88,9 +133,20 @@ class _Front:
 
     async def chat(self, request: Request) -> Response:
         """POST chat/completions."""
+        return await self._serve(request, self._chat)
+
+    async def responses(self, request: Request) -> Response:
+        """POST responses."""
+        return await self._serve(request, self._responses)
+
+    async def completions(self, request: Request) -> Response:
+        """POST completions."""
+        return await self._serve(request, self._completions)
+
+    async def _serve(self, request: Request, dialect: Dialect) -> Response:
         identity = self._identify(request)
         raw = await self._body(request)
-        chat = parse_chat(raw, self._config.max_choices)
+        chat = dialect.parse(raw, self._config.max_choices)
         key, marked = retry_key(identity.scope, request.url.path, raw, request.headers)
         answer = self._retries.find(key) if marked else None
         if answer is None:
@@ -100,8 +156,8 @@ class _Front:
             self._metrics.joined()
         answer.attach()
         if chat.stream:
-            return EventStream(answer, self._writer(chat, answer), self._config.keepalive_s)
-        return await self._plain(request, chat, answer)
+            return EventStream(answer, dialect.writer(answer, chat), self._config.keepalive_s)
+        return await self._plain(request, chat, answer, dialect)
 
     async def models(self, request: Request) -> Response:
         """GET models."""
@@ -120,7 +176,7 @@ class _Front:
         """GET metrics, in Prometheus' text format."""
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    async def _plain(self, request: Request, chat: ChatRequest, answer: Answer) -> Response:
+    async def _plain(self, request: Request, chat: ChatRequest, answer: Answer, dialect: Dialect) -> Response:
         gone = asyncio.ensure_future(_disconnected(request.receive))
         delivered = False
         try:
@@ -136,8 +192,9 @@ class _Front:
             return Response(status_code=499)  # nobody is there to read it
         if answer.error is not None:
             raise answer.error
-        body = completion(answer, self._model(chat), self._decode, logprobs=chat.logprobs, token_ids=chat.token_ids)
-        return Response(body, headers={"x-ljx-generation-id": answer.call_id}, media_type="application/json")
+        return Response(
+            dialect.body(answer, chat), headers={"x-ljx-generation-id": answer.call_id}, media_type="application/json"
+        )
 
     def _identify(self, request: Request) -> Identity:
         params = request.path_params
@@ -163,11 +220,6 @@ class _Front:
             raise ApiError(413, f"the body has more than {limit} bytes", code="request_too_large")
         return b"".join(parts)
 
-    def _writer(self, chat: ChatRequest, answer: Answer) -> ChunkWriter:
-        return ChunkWriter(
-            answer, self._model(chat), self._decode, logprobs=chat.logprobs, include_usage=chat.include_usage
-        )
-
     def _model(self, chat: ChatRequest) -> str:
         return chat.model or self._config.model_name
 
@@ -175,7 +227,7 @@ class _Front:
 class EventStream(Response):
     """Server-sent events of an answer, from its beginning, however late the connection joined."""
 
-    def __init__(self, answer: Answer, writer: ChunkWriter, keepalive_s: float) -> None:
+    def __init__(self, answer: Answer, writer: Writer, keepalive_s: float) -> None:
         super().__init__(
             media_type="text/event-stream",
             headers={"cache-control": "no-cache", "x-ljx-generation-id": answer.call_id},

@@ -16,8 +16,8 @@ from lightning_jax.serve.chat_request import ChatRequest
 from lightning_jax.serve.config import ServeConfig
 from lightning_jax.serve.engine import Engine
 from lightning_jax.serve.errors import ApiError, busy, invalid
-from lightning_jax.serve.grammar import Constrainer, TokenGrammar, schema_rule
 from lightning_jax.serve.generation import EngineStopped, GenerationRequest, GenerationResult, PromptTooLong, QueueFull
+from lightning_jax.serve.grammar import Constrainer, TokenGrammar, schema_rule
 from lightning_jax.serve.identity import CallSink, Grant
 from lightning_jax.serve.text import ResponseText
 from lightning_jax.serve.tools import ToolForm, ToolReader, for_template, forced_call, form_of
@@ -31,6 +31,9 @@ class ChatTokenizer(Protocol):
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:
         """Prompt ids of a chat, the generation prompt included; ValueError where the template refuses it."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ordinary text."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out."""
@@ -93,6 +96,11 @@ class ChatService:
         return answer
 
     def _prompt(self, chat: ChatRequest) -> IntArray:
+        if chat.prompt is not None:
+            ids = self._tokenizer.encode(chat.prompt) if isinstance(chat.prompt, str) else list(chat.prompt)
+            if ids and not 0 <= min(ids) <= max(ids) < 2**31:
+                raise invalid("prompt has token ids outside of the vocabulary", "prompt")
+            return np.asarray(ids, np.int32)
         try:
             messages = [for_template(message) for message in chat.messages]
             ids = self._tokenizer.encode_chat(messages, chat.tools or None)

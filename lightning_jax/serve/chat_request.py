@@ -36,6 +36,7 @@ class ChatRequest:
     stream: bool
     include_usage: bool
     logprobs: bool
+    prompt: str | tuple[int, ...] | None  # in place of messages, past the chat template
     token_ids: bool  # also tell prompt_token_ids, token_ids and policy_version
 
 
@@ -60,7 +61,17 @@ _REFUSED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 def parse_chat(raw: bytes, max_choices: int) -> ChatRequest:
     """Read a request body; ApiError 400 names the parameter."""
-    body = read_object(raw)
+    return parse_body(read_object(raw), max_choices)
+
+
+def parse_body(
+    body: Mapping[str, Any],
+    max_choices: int,
+    *,
+    received: Mapping[str, Any] | None = None,
+    prompt: str | tuple[int, ...] | None = None,
+) -> ChatRequest:
+    """A chat body, or what another endpoint's body means as one. received: that body, kept in its place."""
     for name, (harmless, why) in _REFUSED.items():
         if name in body and not harmless(body[name]):
             raise invalid(
@@ -75,7 +86,7 @@ def parse_chat(raw: bytes, max_choices: int) -> ChatRequest:
     if top_p == 0.0:  # the nucleus of one token
         top_p = 1e-6
     return ChatRequest(
-        body=body,
+        body=body if received is None else received,
         messages=_messages(body.get("messages")),
         tools=tools,
         tool_choice=choice,
@@ -91,6 +102,7 @@ def parse_chat(raw: bytes, max_choices: int) -> ChatRequest:
         stream=_boolean(body, "stream"),
         include_usage=_boolean(stream_options, "include_usage"),
         logprobs=_boolean(body, "logprobs"),
+        prompt=prompt,
         token_ids=_boolean(body, "return_token_ids"),
     )
 

@@ -1,10 +1,10 @@
 """The engine: continuous batching over fixed slots, by one thread that owns the device.
 
 Every cycle seats waiting requests, prefills them (all of them first, because a decode costs the same for one slot as
-for all), dispatches the next decode and only then reads the one before: the device never waits for Python. Where the device
-is the processor that agents run on, a decode had better wait for company instead (`gather_ms`): it costs the same for
-one sequence as for all, and the agents can use the time. What a request gets depends on the request and the weights
-alone, so none of this scheduling can be seen in a result.
+for all), dispatches the next decode and only then reads the one before: the device never waits for Python. Where the
+device is the processor that agents run on, a decode had better wait for company instead (`gather_ms`): it costs the
+same for one sequence as for all, and the agents can use the time. What a request gets depends on the request and the
+weights alone, so none of this scheduling can be seen in a result.
 
 New weights: requests that arrive during `publish` wait, running ones finish with the version they began with, then
 the engine flips between two dispatches.

@@ -151,10 +151,13 @@ def serving(engine: Engine, tokenizer: Tokenizer, **settings: Any) -> Iterator[S
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Engines of the same shapes share their compiled programs through JAX's compilation cache."""
+    """Engines of the same shapes share their compiled programs through JAX's compilation cache.
+
+    JAX_COMPILATION_CACHE_DIR keeps them from one run of the tests to the next.
+    """
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
-    jax.config.update(names[0], str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update(names[0], before[names[0]] or str(tmp_path_factory.mktemp("compiled")))
     jax.config.update(names[1], 0.0)
     yield
     for name, value in before.items():

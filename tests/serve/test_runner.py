@@ -1,4 +1,4 @@
-"""The worker: threads are kept for the next attempt, nothing of an attempt leaks into it, a hung agent blocks nobody."""
+"""The worker: threads are kept, nothing of one attempt leaks into the next, a hung agent blocks nobody."""
 
 from __future__ import annotations
 

@@ -182,7 +182,8 @@ class Answer:
         known = len(choice.text.ids)
         if not choice.text.stopped:
             choice.text.feed(result.response_ids[known:].tolist(), result.rollout_logps[known:].tolist())
-        text, calls = choice.text.take(final=True), []
+        text = choice.text.take(final=True)
+        calls: list[ToolCall] = []
         if choice.reader is not None:
             text, calls = choice.reader.finish(text)
         reason: FinishReason = "stop" if choice.text.stopped else result.finish_reason

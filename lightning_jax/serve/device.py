@@ -81,8 +81,8 @@ class Device:
     def read(out: jax.Array) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
         """Wait for a decode: tokens i32[S,N], -1 where idle, log-probs f32[S,N] and mass kept f32[S,N]."""
         packed = np.asarray(out)
-        floats = (np.ascontiguousarray(packed[..., i].T).view(np.float32) for i in (1, 2))
-        return packed[..., 0].T, *floats
+        logps, kept = (np.ascontiguousarray(packed[..., i].T).view(np.float32) for i in (1, 2))
+        return packed[..., 0].T, logps, kept
 
 
 def _check_same(old: Params, new: Params) -> None:

@@ -92,7 +92,10 @@ def restrict(scaled: jax.Array, bits: jax.Array, masked: jax.Array) -> tuple[jax
         whole, left = jax.nn.logsumexp(scaled, axis=-1), jax.nn.logsumexp(kept, axis=-1)
         return kept, jnp.where(masked, jnp.exp(left - whole), 1.0)
 
-    return jax.lax.cond(jnp.any(masked), apply, lambda: (scaled, jnp.ones(scaled.shape[0], scaled.dtype)))
+    out: tuple[jax.Array, jax.Array] = jax.lax.cond(
+        jnp.any(masked), apply, lambda: (scaled, jnp.ones(scaled.shape[0], scaled.dtype))
+    )
+    return out
 
 
 def sample(

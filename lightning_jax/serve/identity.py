@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hmac
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
@@ -79,7 +80,7 @@ def identify(
         if grant.status != "running":
             raise ApiError(410, f"attempt {grant.attempt_id!r} has ended ({grant.status})", code="attempt_ended")
         return Identity(f"attempt:{grant.attempt_id}", grant)
-    if config.admin_key and key == config.admin_key:
+    if config.admin_key and hmac.compare_digest(key.encode(), config.admin_key.encode()):
         return Identity("admin", None)
     if config.anonymous and client_host in LOOPBACK and not key.startswith(ATTEMPT_KEY_PREFIX):
         return Identity(f"anonymous:{key}", None)

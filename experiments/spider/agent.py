@@ -1,11 +1,12 @@
-"""A text-to-SQL agent: write a query, run it, check it, rewrite it until the check is content.
+"""A text-to-SQL agent: write a query, run it, check it, rewrite it until it runs and the check is content.
 
 An ordinary LangGraph program that talks to any OpenAI-compatible endpoint. It knows nothing of how its model is served
 or trained; prompts are text files beside it. Queries run read-only, under limits, on the SQLite file of the task.
 
     write -> execute -> check -> end
-                ^          |
-                +- rewrite <+        at most max_turns times
+                ^  |       |
+                |  v error v wrong
+                + rewrite <+         at most max_turns times
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ TIMEOUT_S = 5.0  # the backstop
 MAX_VALUE_BYTES = 100_000
 
 RIGHT, WRONG, UNCHECKED = "CORRECT", "WRONG", "UNCHECKED"
+ERROR = "error: "  # how the result of a query that failed begins
 _FENCE = re.compile(r"```[ \t]*(?:sqlite|sql)?[ \t]*\n?(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 _VERDICT = re.compile(r"\b(NOT\s+CORRECT|INCORRECT|WRONG|CORRECT)\b")
 _READS = frozenset((sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE))
@@ -88,7 +90,7 @@ def solve(
 
     Returns:
         query (the last one), queries (all that were run), turns (rewrites made), verdict
-        (CORRECT, WRONG, or UNCHECKED where no rewrite could have followed a check).
+        (CORRECT or WRONG of the last check; UNCHECKED where the query failed or no rewrite could have followed).
     """
     client = _client(base_url, api_key, model, temperature)
     start: State = {key: str(task_input[key]) for key in ("question", "schema", "db_path")}  # type: ignore[assignment]
@@ -108,10 +110,16 @@ def graph(max_turns: int, prompts: str) -> CompiledStateGraph[State, Context, St
     build.add_edge(START, "write")
     build.add_edge("write", "execute")
     build.add_edge("rewrite", "execute")
-    # a check that no rewrite can follow would be a call for nothing
-    build.add_conditional_edges("execute", lambda s: "check" if s["turns"] < max_turns else END, ["check", END])
+    build.add_conditional_edges("execute", functools.partial(_after, max_turns=max_turns), ["check", "rewrite", END])
     build.add_conditional_edges("check", lambda s: END if s["verdict"] == RIGHT else "rewrite", ["rewrite", END])
     return build.compile()
+
+
+def _after(state: State, max_turns: int) -> str:
+    """What follows an execution: nobody need judge a query that failed, and no check a query that stays anyway."""
+    if state["turns"] >= max_turns:
+        return END
+    return "rewrite" if state["result"].startswith(ERROR) else "check"
 
 
 def messages(prompts: str, role: str, state: State) -> list[SystemMessage | HumanMessage]:
@@ -177,7 +185,7 @@ def run_query(db_path: str, query: str, prompts: str = "short") -> str:
         rows = _rows(db_path, query)
     except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
         text = " ".join(str(error).split())
-        return "error: " + ("query took too long" if text == "interrupted" else text)[: MAX_RESULT_CHARS[prompts]]
+        return ERROR + ("query took too long" if text == "interrupted" else text)[: MAX_RESULT_CHARS[prompts]]
     count = f"more than {MAX_ROWS} rows" if len(rows) > MAX_ROWS else "1 row" if len(rows) == 1 else f"{len(rows)} rows"
     shown = [" , ".join(_value(value) for value in row) for row in rows[: SHOWN_ROWS[prompts]]]
     return " | ".join([count, *shown])[: MAX_RESULT_CHARS[prompts]]

@@ -90,7 +90,9 @@ def _of_question(
     found += [demonstrate("rewrite", gold, gold) for _ in range(_count(mix.keep, draws))]
     for role, answer, average in (("check", agent.WRONG, mix.check_wrong), ("rewrite", gold, mix.rewrite)):
         for _ in range(_count(average, draws)):
-            wrong = _wrong_query(question, layout, literals, draws)
+            wrong = _wrong_query(
+                question, layout, literals, draws, runs_on=start["db_path"] if role == "check" else None
+            )
             if wrong is not None:
                 found.append(demonstrate(role, answer, wrong))
     return found
@@ -105,12 +107,19 @@ def _worded(answer: str, prompts: str) -> str:
     return f"```sql\n{answer}\n```"
 
 
-def _wrong_query(question: Question, layout: Layout, literals: Sequence[str], draws: Draws) -> str | None:
-    """A plausible query whose result differs from the gold query's, or None where none was found."""
+def _wrong_query(
+    question: Question, layout: Layout, literals: Sequence[str], draws: Draws, *, runs_on: str | None
+) -> str | None:
+    """A plausible query whose result differs from the gold query's, or None where none was found.
+
+    runs_on: a database on which it must run, because the agent has no failed query checked.
+    """
     databases = layout.databases(question.db_id)
     for _ in range(_TRIES):
         wrong = corrupted(question.query, layout.schemas[question.db_id], literals, draws)
-        if wrong and not execution_match(databases, question.query, wrong).match:
+        if not wrong or execution_match(databases, question.query, wrong).match:
+            continue
+        if runs_on is None or not agent.run_query(runs_on, wrong).startswith(agent.ERROR):
             return wrong
     return None
 

@@ -106,16 +106,23 @@ def test_a_query_that_passes_the_check_ends_the_run(serve: Callable[..., Endpoin
     assert endpoint.requests[0]["model"] == "policy"
 
 
-def test_a_wrong_query_is_rewritten_with_its_error(serve: Callable[..., Endpoint], task: dict[str, Any]) -> None:
-    endpoint = serve("SELECT wage FROM person", "WRONG", "SELECT age FROM person", "That is CORRECT.")
+def test_a_failed_query_is_rewritten_with_its_error(serve: Callable[..., Endpoint], task: dict[str, Any]) -> None:
+    endpoint = serve("SELECT wage FROM person", "SELECT age FROM person", "That is CORRECT.")
     result = agent.solve(task, base_url=endpoint.base_url, api_key="k", temperature=0.5)
     assert result["queries"] == ["SELECT wage FROM person", "SELECT age FROM person"]
     assert (result["query"], result["turns"], result["verdict"]) == ("SELECT age FROM person", 1, "CORRECT")
-    assert endpoint.systems() == ["write sql", "check sql", "rewrite sql", "check sql"]
-    assert endpoint.users()[2] == (
+    assert endpoint.systems() == ["write sql", "rewrite sql", "check sql"]
+    assert endpoint.users()[1] == (
         "tables person ( name age size )\nHow old is {Ann}?\nSELECT wage FROM person\nerror: no such column: wage"
     )
     assert endpoint.requests[0]["temperature"] == 0.5
+
+
+def test_a_rejected_query_is_rewritten(serve: Callable[..., Endpoint], task: dict[str, Any]) -> None:
+    endpoint = serve("SELECT size FROM person", "WRONG", "SELECT age FROM person", "CORRECT")
+    result = agent.solve(task, base_url=endpoint.base_url, api_key="k")
+    assert (result["query"], result["turns"], result["verdict"]) == ("SELECT age FROM person", 1, "CORRECT")
+    assert endpoint.systems() == ["write sql", "check sql", "rewrite sql", "check sql"]
 
 
 @pytest.mark.parametrize(("max_turns", "calls"), [(0, 1), (1, 3), (3, 7)])
@@ -244,5 +251,7 @@ def test_the_agent_knows_nothing_of_its_trainer() -> None:
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     roots = {name.split(".")[0] for name in names}
-    assert roots <= {"langchain_core", "langchain_openai", "langgraph", "openai"} | set(sys.stdlib_module_names)
+    assert roots <= {"certifi", "langchain_core", "langchain_openai", "langgraph", "openai"} | set(
+        sys.stdlib_module_names
+    )
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]

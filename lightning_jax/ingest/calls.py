@@ -25,6 +25,11 @@ _ATTEMPT = (
     .with_for_update(read=True)
 )
 _INSERT = schema.calls.insert()
+_OF_ATTEMPT = (
+    select(schema.calls)
+    .where(schema.calls.c.attempt_id == bindparam("attempt"))
+    .order_by(schema.calls.c.sequence, schema.calls.c.started_ns, schema.calls.c.call_id)
+)
 
 
 def record(transaction: Transaction, row: Mapping[Any, Any]) -> Rejected | None:
@@ -121,9 +126,7 @@ def _late(row: Mapping[Any, Any], status: str) -> str:
 
 def of_attempt(connection: Connection, attempt_id: str) -> tuple[types.Call, ...]:
     """The calls of one attempt, by sequence."""
-    query = select(schema.calls).where(schema.calls.c.attempt_id == attempt_id)
-    query = query.order_by(schema.calls.c.sequence, schema.calls.c.started_ns, schema.calls.c.call_id)
-    return tuple(call_of(row) for row in connection.execute(query).mappings())
+    return tuple(call_of(row) for row in connection.execute(_OF_ATTEMPT, {"attempt": attempt_id}).mappings())
 
 
 def identities(connection: Connection, call_ids: Sequence[str]) -> dict[str, tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, select
 
 from lightning_jax import types
 from lightning_jax.ingest import schema
@@ -14,6 +14,13 @@ from lightning_jax.ingest.errors import AttemptEnded, UnknownAttempt
 from lightning_jax.ingest.quarantine import Quarantine, put_aside
 from lightning_jax.ingest.records import reward_of
 from lightning_jax.ingest.writer import Rejected, Transaction
+
+# Built once: composing a statement costs more than running it, and learners ask for each rollout.
+_OF_ATTEMPT = (
+    select(schema.rewards)
+    .where(schema.rewards.c.attempt_id == bindparam("attempt"), schema.rewards.c.id <= bindparam("last"))
+    .order_by(schema.rewards.c.id)
+)
 
 
 def record(transaction: Transaction, rows: Sequence[dict[str, Any]]) -> int | Rejected:
@@ -46,9 +53,8 @@ def record(transaction: Transaction, rows: Sequence[dict[str, Any]]) -> int | Re
 
 def of_attempt(connection: Connection, attempt_id: str, last: int) -> tuple[types.Reward, ...]:
     """The rewards of one attempt that were stored up to row ``last``, in the order they came."""
-    table = schema.rewards
-    query = select(table).where(table.c.attempt_id == attempt_id, table.c.id <= last).order_by(table.c.id)
-    return tuple(reward_of(row) for row in connection.execute(query).mappings())
+    rows = connection.execute(_OF_ATTEMPT, {"attempt": attempt_id, "last": last}).mappings()
+    return tuple(reward_of(row) for row in rows)
 
 
 def _known(connection: Connection, reward_ids: Sequence[str]) -> set[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Integer, bindparam, select, update
 
 from lightning_jax import types
 from lightning_jax.ingest import schema, spans
@@ -26,6 +26,26 @@ MAX_NAMED = 500  # rollouts a claim may name; databases bound the number of para
 OWN = "client-"  # a rollout whose id begins so is its maker's: only a claim that names it gets it
 # Ids travel in URL paths and gRPC metadata as they are, so that no two spellings name the same rollout.
 _ROLLOUT_ID = re.compile(r"[A-Za-z0-9._~:@+=-]{1,200}")
+
+# Built once: composing a statement costs more than running it, and every rollout passes here.
+_QUEUED = (
+    select(schema.rollouts)
+    .where(schema.rollouts.c.state == "queued")
+    .order_by(schema.rollouts.c.position)
+    .limit(bindparam("most", type_=Integer))
+    .with_for_update(skip_locked=True)
+)
+_QUEUED_NAMED = _QUEUED.where(schema.rollouts.c.rollout_id.in_(bindparam("named", expanding=True)))
+_QUEUED_FREE = _QUEUED.where(~schema.rollouts.c.rollout_id.startswith(OWN))
+_CLAIMED_BEFORE = (
+    select(schema.rollouts)
+    .join(schema.attempts, schema.attempts.c.rollout_id == schema.rollouts.c.rollout_id)
+    .where(schema.attempts.c.claim_id == bindparam("claim"), schema.attempts.c.status == "running")
+    .order_by(schema.rollouts.c.position)
+)
+_START = schema.attempts.insert()
+_SET_ATTEMPT = update(schema.attempts).where(schema.attempts.c.attempt_id == bindparam("attempt"))
+_SET_ROLLOUT = update(schema.rollouts).where(schema.rollouts.c.rollout_id == bindparam("rollout"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +113,14 @@ class Claim:
 def claim(transaction: Transaction, wish: Claim, cache: GrantCache) -> list[types.Attempt]:
     """Start an attempt for each of the first ``limit`` queued rollouts, of those wished for."""
     connection = transaction.connection
-    repeated = _claimed_before(connection, wish.claim_id)
+    repeated = connection.execute(_CLAIMED_BEFORE, {"claim": wish.claim_id}).mappings().all()
     if repeated:
         return [_issue(transaction, row, row["attempts"], wish, cache, again=True) for row in repeated]
-    named = schema.rollouts.c.rollout_id
-    wanted = named.in_(wish.rollout_ids) if wish.rollout_ids else ~named.startswith(OWN)
-    queued = connection.execute(
-        select(schema.rollouts)
-        .where(schema.rollouts.c.state == "queued", wanted)
-        .order_by(schema.rollouts.c.position)
-        .limit(wish.limit)
-        .with_for_update(skip_locked=True)
-    ).mappings()
+    if wish.rollout_ids:
+        found = connection.execute(_QUEUED_NAMED, {"most": wish.limit, "named": wish.rollout_ids})
+    else:
+        found = connection.execute(_QUEUED_FREE, {"most": wish.limit})
+    queued = found.mappings()
     issued = [_issue(transaction, row, row["attempts"] + 1, wish, cache, again=False) for row in queued.all()]
     if issued:
         spans.adopt_named(transaction, {attempt.attempt_id: attempt.rollout.rollout_id for attempt in issued})
@@ -119,19 +135,14 @@ def _issue(
     api_key = new_key()
     hashed = key_hash(api_key)
     lease = {"lease_s": wish.lease_s, "lease_until_ns": transaction.now_ns + int(wish.lease_s * 1e9)}
-    table = schema.attempts
     if again:
-        statement: Any = update(table).where(table.c.attempt_id == attempt_id).values(key_hash=hashed, **lease)
-        transaction.connection.execute(statement)
+        transaction.connection.execute(_SET_ATTEMPT, {"attempt": attempt_id, "key_hash": hashed, **lease})
     else:
         started = {"worker_id": wish.worker_id, "claim_id": wish.claim_id, "started_ns": transaction.now_ns}
         identity = {"attempt_id": attempt_id, "rollout_id": rollout.rollout_id, "number": number, "key_hash": hashed}
-        transaction.connection.execute(table.insert().values(**identity, **started, **lease, status="running"))
-        transaction.connection.execute(
-            update(schema.rollouts)
-            .where(schema.rollouts.c.rollout_id == rollout.rollout_id)
-            .values(state="running", attempts=number)
-        )
+        transaction.connection.execute(_START, {**identity, **started, **lease, "status": "running"})
+        moved = {"rollout": rollout.rollout_id, "state": "running", "attempts": number}
+        transaction.connection.execute(_SET_ROLLOUT, moved)
     transaction.after_commit(lambda: cache.put_issued(AttemptGrant(rollout, attempt_id, "running"), hashed))
     return types.Attempt(
         rollout=rollout,
@@ -141,17 +152,6 @@ def _issue(
         api_key=api_key,
         lease_s=wish.lease_s,
     )
-
-
-def _claimed_before(connection: Connection, claim_id: str) -> Sequence[Mapping[Any, Any]]:
-    attempts = schema.attempts
-    query = (
-        select(schema.rollouts)
-        .join(attempts, attempts.c.rollout_id == schema.rollouts.c.rollout_id)
-        .where(attempts.c.claim_id == claim_id, attempts.c.status == "running")
-        .order_by(schema.rollouts.c.position)
-    )
-    return connection.execute(query).mappings().all()
 
 
 def cancel(transaction: Transaction, rollout_ids: Sequence[str], reason: str, cache: GrantCache, sealed: Signal) -> int:

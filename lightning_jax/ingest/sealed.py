@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Integer, bindparam, select, update
 
 from lightning_jax import types
 from lightning_jax.ingest import calls, rewards, schema, spans
@@ -13,17 +13,18 @@ from lightning_jax.ingest.records import rollout_of
 from lightning_jax.ingest.sealing import outcome_of
 from lightning_jax.ingest.writer import Transaction
 
+# Built once: composing a statement costs more than running it, and learners ask for each rollout.
+_AFTER = (
+    select(schema.sealed, *(column for column in schema.rollouts.c if column.name != "rollout_id"))
+    .join(schema.rollouts, schema.rollouts.c.rollout_id == schema.sealed.c.rollout_id)
+    .where(schema.sealed.c.cursor > bindparam("position"))
+    .order_by(schema.sealed.c.cursor)
+    .limit(bindparam("most", type_=Integer))
+)
+
 
 def after(connection: Connection, cursor: int, limit: int) -> list[types.SealedAttempt]:
     """Up to ``limit`` sealed attempts with a position beyond ``cursor``, in order."""
-    sealed, rollouts = schema.sealed, schema.rollouts
-    query = (
-        select(sealed, *(column for column in rollouts.c if column.name != "rollout_id"))
-        .join(rollouts, rollouts.c.rollout_id == sealed.c.rollout_id)
-        .where(sealed.c.cursor > cursor)
-        .order_by(sealed.c.cursor)
-        .limit(limit)
-    )
     return [
         types.SealedAttempt(
             cursor=row["cursor"],
@@ -34,7 +35,7 @@ def after(connection: Connection, cursor: int, limit: int) -> list[types.SealedA
             spans=spans.of_attempt(connection, row["attempt_id"], row["last_span"]),
             rewards=rewards.of_attempt(connection, row["attempt_id"], row["last_reward"]),
         )
-        for row in connection.execute(query).mappings().all()
+        for row in connection.execute(_AFTER, {"position": cursor, "most": limit}).mappings().all()
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from lightning_jax import types
 from lightning_jax.ingest import schema
@@ -12,6 +12,13 @@ from lightning_jax.ingest.database import insert_new
 from lightning_jax.ingest.quarantine import Quarantine, early_spans, put_aside, release
 from lightning_jax.ingest.records import span_of, span_row
 from lightning_jax.ingest.writer import Transaction
+
+# Built once: composing a statement costs more than running it, and learners ask for each rollout.
+_OF_ATTEMPT = (
+    select(schema.spans)
+    .where(schema.spans.c.attempt_id == bindparam("attempt"), schema.spans.c.id <= bindparam("last"))
+    .order_by(schema.spans.c.id)
+)
 
 
 def record(
@@ -74,6 +81,5 @@ def owners(connection: Connection, trace_ids: Sequence[bytes]) -> dict[bytes, se
 
 def of_attempt(connection: Connection, attempt_id: str, last: int) -> tuple[types.Span, ...]:
     """The spans of one attempt that were stored up to row ``last``, in the order they came."""
-    table = schema.spans
-    query = select(table).where(table.c.attempt_id == attempt_id, table.c.id <= last).order_by(table.c.id)
-    return tuple(span_of(row) for row in connection.execute(query).mappings())
+    rows = connection.execute(_OF_ATTEMPT, {"attempt": attempt_id, "last": last}).mappings()
+    return tuple(span_of(row) for row in rows)

@@ -97,7 +97,7 @@ class SamplingParams:
 class Call:
     """One LLM call as the engine saw it: the only truth about tokens. Durable before the answer's last byte leaves."""
 
-    call_id: str  # generation id; the HTTP response id is chatcmpl-{call_id}
+    call_id: str  # generation id; the HTTP response id is chatcmpl-, resp_ or cmpl-{call_id}
     rollout_id: str
     attempt_id: str
     sequence: int  # 0.. order of admission within the attempt

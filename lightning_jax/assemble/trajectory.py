@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_jax import types
+from lightning_jax.assemble.identifiers import call_of_response
 from lightning_jax.assemble.joins import Reading, read_spans
 from lightning_jax.assemble.naming import AgentNaming, speakers
 from lightning_jax.assemble.tools import tool_uses
@@ -128,6 +129,7 @@ def _rewards(
     components: dict[str, dict[str, float]] = {}
     reported: dict[str, float] = {}
     for reward in rewards:
+        call_id = reward.call_id if reward.call_id in known else call_of_response(reward.call_id)
         values = [*reward.components.values(), *([] if reward.value is None else [reward.value])]
         if not all(math.isfinite(value) for value in values):
             quarantined.append(Quarantined("reward", reward.reward_id, "not_finite"))
@@ -135,8 +137,7 @@ def _rewards(
             reported.update(reward.components)
             if reward.value is not None:
                 reported["reward"] = reward.value
-        elif reward.call_id.removeprefix("chatcmpl-") in known:
-            call_id = reward.call_id.removeprefix("chatcmpl-")
+        elif call_id in known:
             value = sum(reward.components.values()) if reward.value is None else reward.value
             intermediate[call_id] = intermediate.get(call_id, 0.0) + value
             parts = components.setdefault(call_id, {})

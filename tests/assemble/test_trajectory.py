@@ -75,9 +75,11 @@ def test_rewards_go_to_their_call_or_to_the_rollout() -> None:
         types.Reward("6", "r", "r.1", 1.0, {}, "unknown"),
         types.Reward("7", "r", "r.1", math.nan),
         types.Reward("8", "r", "r.1", 1.0, {"x": math.inf}, "a"),
+        types.Reward("9", "r", "r.1", 4.0, {}, "resp_b"),
+        types.Reward("10", "r", "r.1", 8.0, {}, "cmpl-b"),
     ]
     assembled = assemble(make_sealed([make_call("a", 0), make_call("b", 1)], rewards=rewards), NO_NAMES)
-    assert [t.reward for t in assembled.trajectory.transitions] == [-0.25, 0.0]
+    assert [t.reward for t in assembled.trajectory.transitions] == [-0.25, 12.0]
     assert assembled.trajectory.reported == {"exact": 1.0, "reward": 2.0, "latency": 0.1}
     assert assembled.quarantined == (
         Quarantined("reward", "6", "unknown_call"),

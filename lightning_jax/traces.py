@@ -43,7 +43,7 @@ from lightning_jax.types import SealedAttempt, Transition
 _NAMES = AgentNaming()
 
 
-def show(reader: StoreReader, rollout_id: str, scores: Mapping[int, Mapping[str, Any]], console: Console) -> None:
+def show(reader: StoreReader, rollout_id: str, scores: Mapping[str, Mapping[str, Any]], console: Console) -> None:
     """Print one rollout as a tree. scores: see `scores_of`. ValueError for a rollout that the store does not know."""
     sealed = reader.rollout(rollout_id)
     if sealed is None:
@@ -61,7 +61,7 @@ def show(reader: StoreReader, rollout_id: str, scores: Mapping[int, Mapping[str,
     branches: dict[tuple[str, ...], Tree] = {(): tree}
     for transition in trajectory.transitions:
         branch = _branch(branches, (*transition.parents[::-1], transition.agent))
-        node = branch.add(_line(transition, start, scores.get(transition.index, {})))
+        node = branch.add(_line(transition, start, scores.get(transition.call_id, {})))
         for tool in transition.tools:
             style = "green" if tool.verdict == "ok" else "red"
             code = f" HTTP {tool.status_code}" if tool.status_code else ""
@@ -250,13 +250,13 @@ def send(target: str, requests: Iterator[ExportTraceServiceRequest], attempt: st
     return sent, rejected
 
 
-def scores_of(folder: Path, rollout_id: str) -> dict[int, dict[str, Any]]:
-    """index → credit and advantage of a rollout's transitions, from the tables of a run's folder; {} where none."""
+def scores_of(folder: Path, rollout_id: str) -> dict[str, dict[str, Any]]:
+    """call id → credit and advantage of a rollout's transitions, from the tables of a run's folder; {} where none."""
     if not (folder / "transitions").is_dir():
         return {}
-    columns = ["index", "credit", "advantage"]
+    columns = ["call_id", "credit", "advantage"]
     table = pq.read_table(folder / "transitions", columns=columns, filters=[("rollout_id", "=", rollout_id)])
-    return {row["index"]: row for row in table.to_pylist()}
+    return {row["call_id"]: row for row in table.to_pylist()}
 
 
 def _url(store: str) -> str:

@@ -65,6 +65,7 @@ def transition_rows(
             {
                 "step": trajectory.step,
                 "rollout_id": item.rollout_id,
+                "call_id": transition.call_id,
                 "task_id": item.task_id,
                 "sample": trajectory.sample,
                 "index": transition.index,

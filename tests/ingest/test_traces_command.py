@@ -101,10 +101,11 @@ def test_import_show_quarantine_and_export(server: IngestServer, store: Store, t
 def test_a_runs_folder_adds_credit_and_advantage(tmp_path: Path) -> None:
     with Store(f"sqlite:///{tmp_path / 'store.sqlite'}") as store:
         attempt = claim_one(store)
-        store.record_call(make_call(attempt, 0)).result()
+        call = make_call(attempt, 0)
+        store.record_call(call).result()
         store.complete(attempt.attempt_id, types.Outcome("succeeded")).result()
         (tmp_path / "transitions").mkdir()
-        rows = [{"rollout_id": "r", "index": 0, "credit": 0.25, "advantage": -1.5}]
+        rows = [{"rollout_id": "r", "call_id": call.call_id, "credit": 0.25, "advantage": -1.5}]
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / "transitions" / "step-000001.parquet")
         status, text = run("show", "r", "--store", str(tmp_path))
     assert status == 0

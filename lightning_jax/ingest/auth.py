@@ -36,6 +36,7 @@ SCOPES: Mapping[str, tuple[str, ...]] = {
     "admin": ("/",),
 }
 ATTEMPT_SCOPES = frozenset({"traces", "rewards"})  # and of these only what is its own
+NO_TOKEN = "no valid bearer token; send authorization: Bearer <admin key or the attempt's api_key>"
 OPEN_PREFIXES = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 
 
@@ -121,8 +122,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
         if handler is None:
             return None
         if caller is None:
-            message = "no valid bearer token; send authorization: Bearer <admin key or the attempt's api_key>"
-            return _refusal(handler, grpc.StatusCode.UNAUTHENTICATED, message)
+            return _refusal(handler, grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
         if refusal := caller.refusal(method):
             return _refusal(handler, grpc.StatusCode.PERMISSION_DENIED, refusal)
         return handler

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from lightning_jax.ingest.auth import Authenticator, Caller
+from lightning_jax.ingest.auth import NO_TOKEN, Authenticator, Caller
 from lightning_jax.ingest.errors import StoreUnavailable
 from lightning_jax.ingest.metrics import IngestMetrics
 from lightning_jax.ingest.otlp_json import request_of_json
@@ -90,8 +90,7 @@ class TraceRoutes:
     def _caller(self, request: Request) -> Caller:
         caller = self._authenticator.caller(request.headers.items())
         if caller is None:
-            message = "no valid bearer token; send authorization: Bearer <admin key or the attempt's api_key>"
-            raise _Refused(401, grpc.StatusCode.UNAUTHENTICATED, message)
+            raise _Refused(401, grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
         refusal = caller.refusal(f"/{SERVICE}/Export")
         if refusal:
             raise _Refused(403, grpc.StatusCode.PERMISSION_DENIED, refusal)
@@ -141,6 +140,8 @@ def _unpacked(packed: bytes, window: int) -> bytes:
         raise _too_large(f"more than {MAX_REQUEST_BYTES} bytes unpacked")
     if not inflater.eof:
         raise ValueError("the compressed body ends too early")
+    if inflater.unused_data:
+        raise ValueError(f"{len(inflater.unused_data)} bytes follow the compressed body; send it as one stream")
     return data
 
 

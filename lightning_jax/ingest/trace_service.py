@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from lightning_jax.ingest.auth import Authenticator
+from lightning_jax.ingest.auth import NO_TOKEN, Authenticator
 from lightning_jax.ingest.errors import StoreUnavailable
 from lightning_jax.ingest.placement import Placement
 from lightning_jax.ingest.receiver import MAX_REQUEST_BYTES, SpanReceiver, TooLate
@@ -46,7 +46,7 @@ class TraceService:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         caller = self._authenticator.caller(context.invocation_metadata() or ())
         if caller is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "no valid bearer token")
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
             return ExportTraceServiceResponse()
         try:
             placement = await self._receiver.receive(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shutil
 import signal
 import subprocess
@@ -13,11 +15,13 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lightning_jax import types
-from lightning_jax.ingest.auth import read_keys
+from lightning_jax.ingest.auth import Caller, read_keys
 from lightning_jax.ingest.client import IngestClient
 from lightning_jax.ingest.errors import StoreUnavailable
+from lightning_jax.ingest.receiver import SpanReceiver, TooLate
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store
 from lightning_jax.ingest.tls import ClientTls, ServerTls
@@ -140,6 +144,20 @@ def test_an_export_whose_deadline_cannot_be_met_stores_nothing_it_does_not_say(s
         channel.unary_unary(METHOD)(make_request(make_span(1)).SerializeToString(), timeout=20)
     assert store.counts().spans == 1
     server.stop(grace=0.5)
+
+
+def test_a_slow_commit_does_not_lock_deadlines_out_for_good(store: Store) -> None:
+    receiver, decode = SpanReceiver(store), ExportTraceServiceRequest.FromString
+    data = make_request(make_span(1)).SerializeToString()
+    store._writer.submit(lambda transaction: time.sleep(0.5))
+    asyncio.run(receiver.receive(data, Caller(None), decode, None))
+    with pytest.raises(TooLate, match="use a longer deadline"):
+        asyncio.run(receiver.receive(data, Caller(None), decode, 0.01))
+    for _ in range(200):
+        with contextlib.suppress(TooLate):
+            asyncio.run(receiver.receive(data, Caller(None), decode, 0.01))
+            return
+    pytest.fail("every export was refused")
 
 
 def test_sigterm_answers_what_is_in_flight_and_ends(store_url: str) -> None:

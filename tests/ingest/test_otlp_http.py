@@ -114,6 +114,7 @@ def test_partial_success_counts_what_cannot_be_stored(http: httpx.Client, store:
         (b"[" * 100_000, JSON, 400),
         (b"not gzip", PROTOBUF | {"content-encoding": "gzip"}, 400),
         (gzip.compress(b"\x0a\x00")[:-4], PROTOBUF | {"content-encoding": "gzip"}, 400),
+        (gzip.compress(b"\x0a\x00") * 2, PROTOBUF | {"content-encoding": "gzip"}, 400),
         (b"", PROTOBUF | {"content-encoding": "br"}, 415),
         (b"", {"content-type": "text/plain"}, 415),
         (b"", {}, 415),

@@ -89,14 +89,13 @@ def host_fraction(ours: Ours) -> float:
     return 1.0 - sum(seconds) / total
 
 
-def matmul_flops(model: ModelConfig, rows: int, tokens: int, entries: int, recomputed: bool) -> float:
-    """Of projections, attention (its causal half) and head, both ways; with a second forward where recomputed."""
+def matmul_flops(model: ModelConfig, rows: int, tokens: int, entries: int, passes: int, head_passes: int) -> float:
+    """Of projections, attention (its causal half) and head. 3 passes are forward and both gradients, 4 recompute."""
     d, f, h = model.embed_dim, model.mlp_dim, model.head_dim
     projections = 2 * rows * tokens * d * (h * (2 * model.num_heads + 2 * model.num_kv_heads) + 3 * f)
     attention = 2 * rows * tokens * tokens * h * model.num_heads  # two products over half of the pairs
     head = 2 * rows * entries * d * model.vocab_size
-    passes = 4 if recomputed else 3
-    return float(model.num_layers * passes * (projections + attention) + 4 * head)  # the head's chunks are recomputed
+    return float(model.num_layers * passes * (projections + attention) + head_passes * head)
 
 
 def gemm_rate(model: ModelConfig, rows: int, tokens: int, entries: int, dtype: str) -> float:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-AGENTS = ["langchain-openai>=1.0", "langgraph>=1.0", "openai>=2.0"]
+AGENTS = ["certifi", "langchain-openai>=1.0", "langgraph>=1.0", "openai>=2.0"]
 FRAMEWORKS = ["langchain>=1.0", "openai-agents>=0.20", "pydantic-ai-slim[openai]>=2.0"]  # tests/agents
 NOTEBOOKS = ["jupyterlab", "nbclient", "ipykernel", "matplotlib", "pandas"]
 

@@ -2,8 +2,8 @@
 
 Tiny models pay for every token twice (sequence length on the CPU, and one more thing to get right), so whole words and
 identifiers are tokens where the vocabulary has room for them, and a message costs two template tokens. What is no word
-of the texts falls to byte-level BPE. Invariant: the same texts give the same bytes, and
-`decode(encode(x)) == x` for all x, seen or not, because every byte is a token.
+of the texts falls to byte-level BPE. Invariant: the same texts give the same bytes, and `decode(encode(x)) == x` for
+all x, seen or not, because every byte is a token.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MARKUP_TOKENS = ("<tool_call>", "</tool_call>")
 WORDS = r" ?[\p{L}_][\p{L}\p{M}\p{N}_]*| ?\p{N}| ?[^\s\p{L}\p{N}_]|\s+(?!\S)|\s+"
 """Words keep the space before them and identifiers are one word; digits and punctuation stand alone.
 
-Digits, because a number is there to be copied: as whole tokens most numbers are too rare to be copied right (measured on
-the Spider study: every number seen less than a hundred times came out wrong).
+Digits, because a number is there to be copied: as whole tokens most numbers are too rare to be copied right (in the
+Spider study every number seen less than a hundred times came out wrong).
 """
 
 PIECES = 0.2

@@ -84,8 +84,10 @@ class AlgoConfig:
         for name in ("epochs", "mini_batches"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.frozen is not None:
-            re.compile(self.frozen)
+        try:
+            re.compile(self.frozen or "")
+        except re.error as error:
+            raise ValueError(f"frozen={self.frozen!r} is no regular expression ({error})") from error
         self._check_losses()
         self._check_mismatch()
         self._check_kl()

@@ -179,5 +179,7 @@ def test_frozen_parts_do_not_move() -> None:
     assert not moved["embed"]
     with pytest.raises(ValueError, match="leaves no parameter to train"):
         learner(ONE_SHAPE, frozen=".*").init(params())
+    with pytest.raises(ValueError, match=r"frozen='\('"):
+        AlgoConfig(frozen="(")
     with pytest.raises(ValueError, match=r"lora targets='z' matches none"):
         AlgoConfig.from_mapping({"lora": {"targets": "z"}})

@@ -35,7 +35,7 @@ from lightning_jax.assemble.joins import SpanId
 from lightning_jax.assemble.naming import AgentNaming
 from lightning_jax.assemble.trajectory import Assembled, assemble
 from lightning_jax.ingest.otlp_json import request_of_document
-from lightning_jax.ingest.placement import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE
+from lightning_jax.ingest.placement import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE, span_count
 from lightning_jax.ingest.reader import StoreReader
 from lightning_jax.ingest.trace_service import SERVICE
 from lightning_jax.types import SealedAttempt, Transition
@@ -245,7 +245,7 @@ def send(target: str, requests: Iterator[ExportTraceServiceRequest], attempt: st
                 response = method(request, metadata=metadata, timeout=60)
             except grpc.RpcError as error:
                 raise ConnectionError(f"{target} answered {error.code().name}: {error.details()}") from error
-            sent += sum(len(scope.spans) for resource in request.resource_spans for scope in resource.scope_spans)
+            sent += span_count(request)
             rejected += response.partial_success.rejected_spans
     return sent, rejected
 

@@ -33,6 +33,3 @@ class SpanFacts:
     def is_llm(self) -> bool:
         """Whether the span stands for an LLM call."""
         return self.kind == "llm"
-
-
-NO_FACTS = SpanFacts()

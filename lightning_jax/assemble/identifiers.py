@@ -7,16 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from lightning_jax.assemble.attributes import json_of
+from lightning_jax.ingest.references import RESPONSE_ID, RESPONSE_PREFIXES
 
-_PREFIXES = ("chatcmpl-", "resp_", "cmpl-")
-_RESPONSE_ID = re.compile(r"\b(?:chatcmpl-|resp_|cmpl-)([A-Za-z0-9_.:-]+)")
 _TOOL_CALL_ID = re.compile(r"call_(.+)_\d+")
 _MAX_NODES = 20_000  # of one JSON document; a span is no reason to search for ever
 
 
 def call_of_response(response_id: str) -> str:
     """The call id inside a response id; "" for any other text."""
-    for prefix in _PREFIXES:
+    for prefix in RESPONSE_PREFIXES:
         if response_id.startswith(prefix):
             return response_id[len(prefix) :]
     return ""
@@ -33,7 +32,7 @@ def ids_of_output(text: str) -> tuple[frozenset[str], frozenset[str]]:
     document = json_of(text)
     if document is None:
         # Cut off by an attribute limit, or no JSON at all.
-        return frozenset(match[1] for match in _RESPONSE_ID.finditer(text)), frozenset()
+        return frozenset(match[1] for match in RESPONSE_ID.finditer(text)), frozenset()
     responses, tools = set(), set()
     for identity in _id_fields(document):
         if call := call_of_response(identity):

@@ -7,16 +7,15 @@ instrumentations) collapse: they all point to it. What cannot be joined is put a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lightning_jax import types
 from lightning_jax.assemble.conventions import facts_of
 from lightning_jax.assemble.facts import SpanFacts
+from lightning_jax.ingest.references import attempt_in
 
 SpanId = tuple[bytes, bytes]  # trace id, span id
-_PATH = re.compile(r"/rollout/([^/?#]+)/attempt/([^/?#]+)/")
 _SLACK_NS = 2_000_000_000  # clocks of agent and server differ by less, or the time says nothing
 
 
@@ -65,8 +64,8 @@ def read_spans(calls: Sequence[types.Call], spans: Sequence[types.Span]) -> Read
 
 
 def _foreign(url: str, attempt_id: str) -> bool:
-    match = _PATH.search(url if url.endswith("/") else url + "/")
-    return match is not None and bool(attempt_id) and match[2] != attempt_id
+    named = attempt_in(url)
+    return named is not None and bool(attempt_id) and named[1] != attempt_id
 
 
 def _join(

@@ -7,7 +7,6 @@ a reason. W3C trace context alone decides nothing: it is absent or separate in h
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,14 +17,13 @@ from lightning_jax import types
 from lightning_jax.ingest.auth import Caller
 from lightning_jax.ingest.convert import span_of
 from lightning_jax.ingest.quarantine import Quarantine
+from lightning_jax.ingest.references import RESPONSE_ID, attempt_in
 from lightning_jax.ingest.spans import span_identity
 from lightning_jax.ingest.store import Store
 
 ROLLOUT_ATTRIBUTE = "ljx.rollout_id"
 ATTEMPT_ATTRIBUTE = "ljx.attempt_id"
 _URL_ATTRIBUTES = frozenset({"http.url", "url.full", "gen_ai.openai.api_base"})
-_PATH = re.compile(r"/rollout/([^/?#]+)/attempt/([^/?#]+)/")
-_RESPONSE_ID = re.compile(r"\b(?:chatcmpl-|resp_|cmpl-)([A-Za-z0-9_.:-]+)")
 Identity = tuple[str, str]  # rollout_id, attempt_id
 
 
@@ -140,16 +138,16 @@ def _settle(result: Placement, unplaced: dict[int, tuple[Any, str]], index: int,
 
 def _url_identity(span: Any, store: Store) -> Identity | None:
     for text in _texts(span.attributes, _URL_ATTRIBUTES):
-        match = _PATH.search(text if text.endswith("/") else text + "/")
-        if match and store.attempt_grant(match[1], match[2]) is not None:
-            return match[1], match[2]
+        identity = attempt_in(text)
+        if identity is not None and store.attempt_grant(*identity) is not None:
+            return identity
     return None
 
 
 def _call_ids(span: Any) -> Iterator[str]:
     for text in _texts(span.attributes, {"gen_ai.response.id", "output.value"}):
         # A model can write anything, but only ids of stored calls count, and those it never sees.
-        for match in _RESPONSE_ID.finditer(text):
+        for match in RESPONSE_ID.finditer(text):
             yield match[1]
 
 

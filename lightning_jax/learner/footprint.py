@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lightning_jax.batch import MicroBatch, empty_micro_batch
 from lightning_jax.learner.config import AlgoConfig
-from lightning_jax.learner.objective import Setting
+from lightning_jax.learner.objective import Setting, extra_arrays
 from lightning_jax.learner.optimizer import OptimizerConfig, optimizer
 from lightning_jax.learner.state import abstract_params, model_of
 from lightning_jax.learner.step import make_programs
@@ -115,10 +115,7 @@ def _initialised(tx: Any, trained: Any) -> Any:
 def _batch(candidate: Candidate, algo: AlgoConfig, rows: NamedSharding) -> dict[str, Any]:
     micro: MicroBatch = empty_micro_batch(1, candidate.tokens, candidate.entries)
     arrays = {name: getattr(micro, name) for name in micro.__dataclass_fields__}
-    names = [] if algo.on_policy else ["old_logp"]
-    names += ["ref_logp"] if algo.reference else []
-    names += ["old_value", "value_target", "value_weight"] if algo.has_critic else []
-    arrays |= dict.fromkeys(names, micro.entry_weight)
+    arrays |= dict.fromkeys(extra_arrays(algo), micro.entry_weight)
     return {name: _abstract((candidate.rows, *x.shape[1:]), x.dtype, rows) for name, x in arrays.items()}
 
 

@@ -1,17 +1,9 @@
-"""Masked statistics: the only place where a mean over tokens is taken on the device.
-
-With fewer than two unmasked elements a variance has no meaning; zeros come back, never NaN.
-"""
+"""Masked statistics on the device. Where nothing is unmasked they are 0 (or `empty`), never NaN."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-
-
-def masked_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
-    """Mean of x where mask is 1; 0 where the mask is empty."""
-    return jnp.sum(x * mask) / jnp.maximum(jnp.sum(mask), 1.0)
 
 
 def masked_max(x: jax.Array, mask: jax.Array, empty: float = 0.0) -> jax.Array:

@@ -28,6 +28,13 @@ Batch = dict[str, jax.Array]
 Scalars = dict[str, jax.Array]  # kl_coef, policy_scale: f32[], traced, so that changing them compiles nothing
 
 
+def extra_arrays(algo: AlgoConfig) -> list[str]:
+    """Names of the arrays that the objective reads beside those of `MicroBatch`."""
+    names = [] if algo.on_policy else ["old_logp"]
+    names += ["ref_logp"] if algo.reference else []
+    return names + (["old_value", "value_target", "value_weight"] if algo.has_critic else [])
+
+
 class Totals(TypedDict):
     """Metrics of a micro-batch: `sums` add up over micro-batches, `maxima` take the larger."""
 

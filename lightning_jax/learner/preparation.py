@@ -19,7 +19,7 @@ from lightning_jax.batch import MicroBatch, Plan, by_transition, per_token, per_
 from lightning_jax.batch.weights import token_weights
 from lightning_jax.learner.advantages import Evaluation, TokenAdvantages, token_advantages
 from lightning_jax.learner.config import AlgoConfig
-from lightning_jax.learner.objective import Batch
+from lightning_jax.learner.objective import Batch, extra_arrays
 from lightning_jax.learner.placement import fetch, put
 from lightning_jax.learner.state import TrainState, reference_of
 from lightning_jax.learner.step import Programs
@@ -49,10 +49,8 @@ class Preparer:
 
     def blank(self, micro: MicroBatch) -> Batch:
         """A batch with every array that the objective reads, to compile with."""
-        names = [] if self.algo.on_policy else ["old_logp"]
-        names += ["ref_logp"] if self.algo.reference else []
-        names += ["old_value", "value_target", "value_weight"] if self.algo.has_critic else []
-        return self.batch(micro, {name: put(np.zeros_like(micro.entry_weight), self.rows) for name in names})
+        empty = {name: put(np.zeros_like(micro.entry_weight), self.rows) for name in extra_arrays(self.algo)}
+        return self.batch(micro, empty)
 
     def prepare(self, state: TrainState, work: Plan, kl_coef: float) -> Prepared:
         """Evaluate the batch before the first step."""

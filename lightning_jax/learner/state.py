@@ -129,9 +129,3 @@ def _on_mesh(x: jax.Array, whole: NamedSharding, offload: bool) -> jax.Array:
         return x
     hosted: jax.Array = jax.device_put(x, x.sharding.with_memory_kind("pinned_host"))
     return hosted
-
-
-def abstract_state(state: TrainState) -> TrainState:
-    """Shape, dtype and sharding of every leaf: what a checkpoint is restored into."""
-    abstract: TrainState = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state)
-    return abstract

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -67,12 +67,10 @@ def read(words: Sequence[str]) -> Question:
         if key not in values:
             raise ValueError(f"{key}=... is missing")
     values["mesh"] = _mesh(values["mesh"])
-    for key in ("tokens", "entries"):
+    for key, kind in (("tokens", int), ("entries", int), ("memory", float)):
         if key in values:
-            values[key] = int(values[key])
+            values[key] = _number(key, values[key], kind)
     values.setdefault("entries", values.get("tokens", 2048) // 4)
-    if "memory" in values:
-        values["memory"] = float(values["memory"])
     values["all"] = values.get("all", "false").lower() in ("true", "1", "yes")
     return Question(**values)
 
@@ -84,8 +82,18 @@ def _mesh(text: str) -> dict[str, int]:
     for part in text.split(","):
         axis, _, size = part.partition("=")
         check_name(axis, AXES, "axis of mesh")
-        sizes[axis] = int(size)
+        sizes[axis] = _number(axis, size, int)
     return sizes
+
+
+def _number(key: str, text: str, kind: Callable[[str], Any]) -> Any:
+    try:
+        number = kind(text)
+    except ValueError:
+        number = 0
+    if number <= 0:
+        raise ValueError(f"{key}={text!r} must be a positive number")
+    return number
 
 
 def footprints(question: Question) -> list[Footprint]:
@@ -160,7 +168,7 @@ def main(words: Sequence[str]) -> int:
     entries = best.entries / best.tokens
     print(
         f"take: batch.buckets=[{best.tokens}] batch.micro_batch_tokens={best.rows * best.tokens} "
-        f"batch.entries_per_token={entries:g} algo.logp_chunk={best.logp_chunk} algo.remat={best.remat}"
+        f"++batch.entries_per_token={entries:g} ++algo.logp_chunk={best.logp_chunk} algo.remat={best.remat}"
     )
     return 0
 

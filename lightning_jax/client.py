@@ -13,6 +13,7 @@ reward with them; leaving by an exception makes it a failed attempt with that re
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import urllib.request
 import uuid
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 
 from lightning_jax.ingest.client import IngestClient
 from lightning_jax.ingest.rollouts import OWN
+from lightning_jax.ingest.tls import ClientTls
 from lightning_jax.run.randomness import derive
 from lightning_jax.types import Attempt, Mode, Outcome, Reward, Rollout, SamplingDefaults, Task
 
@@ -30,7 +32,10 @@ MODEL = "policy"
 
 
 class LightningClient:
-    """Connection to a LightningServer. `api_key`: the server's admin key, where it has one."""
+    """Connection to a LightningServer. `api_key`: the server's admin key, where it has one.
+
+    An https:// endpoint is trusted as LJX_TLS_CA says (a PEM file; unset: the system's authorities).
+    """
 
     def __init__(
         self, endpoint: str = "http://127.0.0.1:8000", api_key: str | None = None, *, grpc_target: str | None = None
@@ -72,8 +77,12 @@ class LightningClient:
         except ImportError as error:
             raise ImportError(f"{error}; pip install 'lightning_jax[trace]'") from error
         key = api_key or self.api_key
+        encrypted = self.ingest.target.startswith("https://")
         exporter = OTLPSpanExporter(
-            endpoint=self.ingest.target, insecure=True, headers={"authorization": f"Bearer {key}"} if key else None
+            endpoint=self.ingest.target,
+            insecure=not encrypted,
+            credentials=ClientTls.from_environment().credentials() if encrypted else None,
+            headers={"authorization": f"Bearer {key}"} if key else None,
         )
         provider = TracerProvider(
             resource=Resource.create({"service.name": service_name}),
@@ -131,7 +140,8 @@ class LightningClient:
 
     def _discover(self) -> str:
         try:
-            with urllib.request.urlopen(f"{self.endpoint}/healthcheck", timeout=10) as response:
+            trusted = ClientTls.from_environment().context() if self.endpoint.startswith("https:") else None
+            with urllib.request.urlopen(f"{self.endpoint}/healthcheck", timeout=10, context=trusted) as response:
                 health = json.load(response)
         except OSError as error:
             raise ConnectionError(f"no LightningServer answers at {self.endpoint}: {error}") from error
@@ -139,7 +149,8 @@ class LightningClient:
         if not port:
             raise ConnectionError(f"the server at {self.endpoint} tells no gRPC port; give grpc_target='host:port'")
         host = urlsplit(self.endpoint).hostname or ""
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        scheme = "https://" if health.get("grpc_tls") else ""
+        return scheme + (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
 
 class RolloutContext:
@@ -236,9 +247,17 @@ def _task_id(task: Mapping[str, Any]) -> str:
     return f"task-{derive(0, json.dumps(dict(task), sort_keys=True)):x}"
 
 
+def _trusted(base_url: str) -> ssl.SSLContext | None:
+    """Whom to trust instead of the HTTP library's authorities; None where nothing was said."""
+    tls = ClientTls.from_environment()
+    return tls.context() if base_url.startswith("https:") and tls.ca is not None else None
+
+
 def _openai(base_url: str, api_key: str | None, options: Mapping[str, Any]) -> Any:
     import openai
 
+    if trusted := _trusted(base_url):
+        options = {"http_client": openai.DefaultHttpxClient(verify=trusted), **options}
     return openai.OpenAI(base_url=base_url, api_key=api_key or "none", **options)
 
 
@@ -247,4 +266,12 @@ def _langchain(base_url: str, api_key: str | None, options: Mapping[str, Any]) -
         from langchain_openai import ChatOpenAI
     except ImportError as error:
         raise ImportError(f"{error}; pip install 'lightning_jax[agents]'") from error
+    if trusted := _trusted(base_url):
+        import openai
+
+        options = {
+            "http_client": openai.DefaultHttpxClient(verify=trusted),
+            "http_async_client": openai.DefaultAsyncHttpxClient(verify=trusted),
+            **options,
+        }
     return ChatOpenAI(**{"model": MODEL, "base_url": base_url, "api_key": api_key or "none", **options})

@@ -20,6 +20,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -28,6 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from lightning_jax.ingest.client import IngestClient
+from lightning_jax.ingest.tls import ClientTls
 from lightning_jax.types import Attempt, Outcome
 
 log = logging.getLogger(__name__)
@@ -68,7 +70,8 @@ class CommandAgent:
     """An agent that is a program: one process per attempt.
 
     It finds its task as JSON in LJX_TASK, its endpoint in OPENAI_BASE_URL and OPENAI_API_KEY, and prints its output
-    as one JSON object on its last line of stdout. ValueError where the command line is empty.
+    as one JSON object on its last line of stdout. ValueError where the command line is empty. Where LJX_TLS_CA names an
+    authority, the program trusts it too: SSL_CERT_FILE for HTTPS, and OpenTelemetry's own variable.
     """
 
     def __init__(self, command: str, *, otlp_endpoint: str | None = None) -> None:
@@ -76,6 +79,8 @@ class CommandAgent:
         if not self._words:
             raise ValueError("an agent program needs a command line, e.g. runner.command='python my_agent.py'")
         self._otlp_endpoint = otlp_endpoint
+        self._authorities: tempfile._TemporaryFileWrapper[str] | None = None
+        self._lock = threading.Lock()
         self._processes: dict[str, subprocess.Popen[str]] = {}  # by API key, which is one attempt's
 
     def __call__(self, task_input: dict[str, Any], *, base_url: str, api_key: str, model: str) -> Mapping[str, Any]:
@@ -116,10 +121,27 @@ class CommandAgent:
             "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "100000",  # the default of 128 drops the response id of long chats
             "OTEL_BSP_SCHEDULE_DELAY": "500",
         }
+        tls = ClientTls.from_environment()
+        if tls.ca is not None:
+            environment["SSL_CERT_FILE"] = self._bundle(tls)
+        if self._otlp_endpoint and self._otlp_endpoint.startswith("https:"):
+            environment.update(
+                {f"OTEL_EXPORTER_OTLP_{name}": str(path.resolve()) for name, path in tls.files().items()}
+            )
         if self._otlp_endpoint:
             environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = self._otlp_endpoint
             environment["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization=Bearer {api_key}"
         return environment
+
+    def _bundle(self, tls: ClientTls) -> str:
+        """Path of a file with the system's authorities and ours; written once."""
+        with self._lock:
+            if self._authorities is None:
+                file = tempfile.NamedTemporaryFile("w", suffix=".pem", prefix="ljx-ca-")  # noqa: SIM115  lives as we do
+                file.write(tls.bundle())
+                file.flush()
+                self._authorities = file
+            return self._authorities.name
 
 
 @dataclass
@@ -300,7 +322,10 @@ def main(argv: list[str] | None = None) -> int:
     if bool(options.agent) == bool(options.command):
         _parser().error("give exactly one of --agent and --command")
     agent: Agent = (
-        CommandAgent(options.command, otlp_endpoint=f"http://{options.target}")
+        CommandAgent(
+            options.command,
+            otlp_endpoint=options.target if "://" in options.target else f"http://{options.target}",
+        )
         if options.command
         else load_agent(options.agent, json.loads(options.arguments))
     )

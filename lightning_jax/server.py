@@ -54,7 +54,9 @@ class LightningServer:
     algorithm, credit, batch, mesh, engine, runner: presets of conf/, or settings.
     train, eval, warmup: settings that differ from the defaults, e.g. train={"steps": 20}.
     corpus: texts for the tokenizer of a model from scratch; None: a Study's, or the tasks' inputs.
-    folder: where metrics, checkpoints and the store go. admin_key: needed where others can reach `host`.
+    folder: where metrics, checkpoints, the store and lightning_server.log go.
+    admin_key: needed where others can reach `host`. keys_file: YAML, bearer key -> scopes (infer, ingest, admin, ...).
+    tls_certificate, tls_key: PEM files; HTTP and gRPC are then encrypted (clients: LJX_TLS_CA).
 
     Raises ValueError, before anything is started, for settings that are unknown or don't go together.
     """
@@ -83,6 +85,9 @@ class LightningServer:
         host: str = "127.0.0.1",
         advertise: str | None = None,
         admin_key: str | None = None,
+        keys_file: str | None = None,
+        tls_certificate: str | None = None,
+        tls_key: str | None = None,
         seed: int = 0,
         quiet: bool = False,
     ) -> None:
@@ -98,7 +103,13 @@ class LightningServer:
             "eval": dict(eval or {}),
             "warmup": dict(warmup or {}),
             "runner": settings("runner", runner or ("external" if agent is None else "threads")),
-            "server": {"host": host, "advertise": advertise},
+            "server": {
+                "host": host,
+                "advertise": advertise,
+                "keys_file": keys_file,
+                "tls_certificate": tls_certificate,
+                "tls_key": tls_key,
+            },
             "store": {"url": store},
             "task": {"study": self._study.name, "tasks": tasks_digest(self._study)} if self._study else {},
             "agent": {"entry": agent if isinstance(agent, str) else name_of(agent)} if agent is not None else {},
@@ -133,7 +144,7 @@ class LightningServer:
         values = {**self.config["server"], "http_port": port, "grpc_port": grpc_port}
         parts = read_parts({**self.config, "server": values})
         policy = build_policy(self.config["model"], self._corpus, parts.seed)
-        service = build_service(parts, policy, sqlite_url(self.folder), self._admin_key)
+        service = build_service(parts, policy, sqlite_url(self.folder), self._admin_key, self.folder)
         self._service = service
         try:
             service.start(policy.params, progress=lambda text: log.info("engine: %s", text))
@@ -223,6 +234,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", default="127.0.0.1", help="default %(default)s; others need LJX_API_KEY")
     parser.add_argument("--advertise", help="host name that agents elsewhere reach this machine by")
+    parser.add_argument("--keys-file", help="YAML, bearer key -> scopes (infer, ingest, admin, ...)")
+    parser.add_argument("--tls-certificate", help="PEM file; with --tls-key, HTTP and gRPC are encrypted")
+    parser.add_argument("--tls-key", help="PEM file")
     parser.add_argument("--port", type=int, default=8000, help="HTTP, default %(default)s; 0: any free")
     parser.add_argument("--grpc-port", type=int, default=50051, help="default %(default)s; 0: any free")
     parser.add_argument("--engine", help="preset of conf/engine (default: small, or the configuration's)")
@@ -256,6 +270,7 @@ def main(argv: list[str] | None = None) -> int:
         server = LightningServer(
             model, engine=engine, corpus=corpus, seed=seed, store=options.store, folder=options.folder,
             host=options.host, advertise=options.advertise, admin_key=os.environ.get("LJX_API_KEY") or None,
+            keys_file=options.keys_file, tls_certificate=options.tls_certificate, tls_key=options.tls_key,
         )  # fmt: skip
         server.start(options.port, options.grpc_port)
     except (ValueError, OSError, RuntimeError) as error:

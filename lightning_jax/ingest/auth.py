@@ -33,6 +33,12 @@ SCOPES: Mapping[str, tuple[str, ...]] = {
         "/lightning.v1.RewardService/",
     ),
     "learner": (_QUEUE, "/lightning.v1.TransitionService/", "/lightning.v1.PolicyService/"),
+    "ingest": (  # whoever sends: agents' traces, their rewards, calls of other policy servers
+        "/opentelemetry.proto.collector.trace.v1.TraceService/",
+        "/lightning.v1.RewardService/",
+        "/lightning.v1.CallService/",
+    ),
+    "infer": (),  # calls of no rollout on the policy server's HTTP port; nothing here
     "admin": ("/",),
 }
 ATTEMPT_SCOPES = frozenset({"traces", "rewards"})  # and of these only what is its own

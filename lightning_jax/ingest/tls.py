@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,29 @@ class ClientTls:
             root_certificates=_read(self.ca, "TLS CA") if self.ca else None,
             private_key=_read(self.key, "TLS key") if self.key else None,
             certificate_chain=_read(self.certificate, "TLS certificate") if self.certificate else None,
+        )
+
+    def files(self) -> dict[str, Path]:
+        """What is given, by the ends of the names that OpenTelemetry's exporters read (OTEL_EXPORTER_OTLP_...)."""
+        named = {"CERTIFICATE": self.ca, "CLIENT_CERTIFICATE": self.certificate, "CLIENT_KEY": self.key}
+        return {name: path for name, path in named.items() if path is not None}
+
+    def context(self) -> ssl.SSLContext:
+        """The same trust for HTTPS. Raises ValueError naming the file that cannot be read."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+        except OSError as error:
+            raise ValueError(f"TLS of a client (ca={self.ca}, certificate={self.certificate}): {error}") from error
+        return context
+
+    def bundle(self) -> str:
+        """PEM of the system's authorities and `ca`, for programs that know one file of them (SSL_CERT_FILE)."""
+        system = ssl.get_default_verify_paths().cafile
+        files = [Path(system)] if system else []
+        return "\n".join(
+            _read(file, "TLS CA").decode("ascii", "replace") for file in [*files, *([self.ca] if self.ca else [])]
         )
 
 

@@ -73,6 +73,6 @@ class ServerConfig:
     advertise: str | None = None  # host name that agents elsewhere reach this machine by; None: `host`
     connect: str | None = None  # host:port of a server that already runs elsewhere; None starts one in this process
     keys_file: str | None = None  # YAML: bearer key -> list of scopes, see docs/traces.md
-    tls_certificate: str | None = None  # PEM files of the gRPC port; clients then take https://host:port and LJX_TLS_CA
+    tls_certificate: str | None = None  # PEM files: HTTP and gRPC are both encrypted; clients then take LJX_TLS_CA
     tls_key: str | None = None
-    tls_client_ca: str | None = None  # with it, only clients with a certificate of this authority get in
+    tls_client_ca: str | None = None  # with it, gRPC lets only clients with a certificate of this authority in

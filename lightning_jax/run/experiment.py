@@ -284,7 +284,9 @@ class Experiment:
             service.stop()
 
 
-def build_service(parts: Parts, policy: Policy, default_store: str, admin_key: str | None) -> Service:
+def build_service(
+    parts: Parts, policy: Policy, default_store: str, admin_key: str | None, log_folder: Path | None = None
+) -> Service:
     """The server side of a run, not yet started."""
     return Service(
         policy.config,
@@ -298,6 +300,7 @@ def build_service(parts: Parts, policy: Policy, default_store: str, admin_key: s
         keys=read_keys(parts.server.keys_file),
         tls=ServerTls.of(parts.server.tls_certificate, parts.server.tls_key, parts.server.tls_client_ca),
         admin_key=admin_key,
+        log_folder=log_folder,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from lightning_jax.serve.app import create_app
 from lightning_jax.serve.config import EngineConfig, ServeConfig
 from lightning_jax.serve.engine import Engine
 from lightning_jax.serve.http import HttpServer
+from lightning_jax.serve.keys import SCOPES, ApiKey
+from lightning_jax.serve.request_log import RequestLog
 from lightning_jax.types import PolicyVersion
 
 log = logging.getLogger(__name__)
@@ -31,7 +33,7 @@ log = logging.getLogger(__name__)
 class Addresses:
     """Where a started service listens."""
 
-    http: str  # http://host:port
+    http: str  # http://host:port, https:// with TLS
     grpc: str  # host:port, https://host:port with TLS
 
 
@@ -53,16 +55,20 @@ class Service:
         serve: Mapping[str, Any] | None = None,
         keys: Mapping[str, Collection[str]] | None = None,
         tls: ServerTls | None = None,
+        log_folder: Path | None = None,
     ) -> None:
         """advertise: host name in the base URLs handed to agents. ValueError for a host that others can reach without
-        `admin_key`; with one, calls that belong to no rollout need it too.
+        `admin_key`; with one, calls that belong to no rollout need it too, or one of `keys` (bearer key -> scopes) with
+        the scope infer. tls holds for HTTP and gRPC (client certificates for gRPC only: agents' HTTP clients have
+        none). log_folder: where lightning_server.log goes; None writes none.
         """
         self.store = Store(store_url)
         self.engine = Engine(model_config, engine, tokenizer.eos_ids)
         self._host, self._advertise = host, advertise
-        front = ServeConfig.from_mapping({"admin_key": admin_key or "", "anonymous": not admin_key, **(serve or {})})
-        app = create_app(self.engine, tokenizer, self.store, front, grpc_port=lambda: self._grpc_port)
-        self._http = HttpServer(app, host=host, port=http_port)
+        front = _front(serve or {}, admin_key, keys or {}, tls)
+        self._log = RequestLog(log_folder) if log_folder is not None else None
+        app = create_app(self.engine, tokenizer, self.store, front, grpc_port=lambda: self._grpc_port, log=self._log)
+        self._http = HttpServer(app, host=host, port=http_port, settings=front)
         self._ingest = IngestServer(
             self.store,
             host=host,
@@ -70,11 +76,14 @@ class Service:
             http_root=self.http_root,
             admin_key=admin_key,
             on_policy=self._receive,
-            keys=keys or {},
+            keys={
+                **(keys or {}),
+                **{key.secret: sorted(key.scopes) for key in front.keys if key.secret not in (keys or {})},
+            },
             tls=tls,
         )
         app.router.routes.extend(self._ingest.http_routes())  # OTLP/HTTP on the policy server's port
-        self._scheme = "https://" if tls is not None else ""
+        self._tls = tls is not None
         self._http_port = 0
         self._grpc_port = 0
 
@@ -88,11 +97,13 @@ class Service:
     @property
     def addresses(self) -> Addresses:
         """Where to reach it, once started."""
-        return Addresses(http=self.http_root(), grpc=f"{self._scheme}{self._reachable()}:{self._grpc_port}")
+        return Addresses(
+            http=self.http_root(), grpc=f"{'https://' if self._tls else ''}{self._reachable()}:{self._grpc_port}"
+        )
 
     def http_root(self) -> str:
         """Root of the base URLs that attempts are handed."""
-        return f"http://{self._reachable()}:{self._http_port}"
+        return f"http{'s' if self._tls else ''}://{self._reachable()}:{self._http_port}"
 
     def publish(self, params: Any, version: int) -> None:
         """Flip the engine to new weights between calls; requests wait meanwhile."""
@@ -104,6 +115,8 @@ class Service:
         self._http.stop()
         self.engine.stop()
         self.store.close()
+        if self._log is not None:
+            self._log.close()
 
     def _receive(self, version: PolicyVersion, safetensors: bytes) -> None:
         """Weights uploaded by a learner in another process. ValueError where they are not those that were announced."""
@@ -122,6 +135,26 @@ class Service:
             return self._advertise
         host = "127.0.0.1" if self._host in ("0.0.0.0", "::") else self._host
         return f"[{host}]" if ":" in host else host
+
+
+def _front(
+    serve: Mapping[str, Any], admin_key: str | None, keys: Mapping[str, Collection[str]], tls: ServerTls | None
+) -> ServeConfig:
+    """The HTTP front's settings: what is given, with the keys and the certificate that it shares with ingestion."""
+    settings = ServeConfig.from_mapping(serve)
+    shared = [
+        ApiKey.unnamed(key, known) for key, scopes in keys.items() if (known := [s for s in scopes if s in SCOPES])
+    ]
+    every = (*settings.keys, *shared)
+    guarded = bool(admin_key) or any(key.allows("infer") for key in every)
+    return replace(
+        settings,
+        admin_key=admin_key or settings.admin_key,
+        anonymous=bool(serve.get("anonymous", not guarded)),
+        keys=every,
+        ssl_certfile=settings.ssl_certfile if tls is None else str(tls.certificate),
+        ssl_keyfile=settings.ssl_keyfile if tls is None else str(tls.key),
+    )
 
 
 def sqlite_url(folder: Path) -> str:

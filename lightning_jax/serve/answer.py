@@ -16,6 +16,7 @@ from typing import Any
 from lightning_jax.serve.engine import Engine
 from lightning_jax.serve.errors import ApiError, busy, from_sink
 from lightning_jax.serve.generation import (
+    Alternatives,
     EngineStopped,
     Generation,
     GenerationRequest,
@@ -41,6 +42,7 @@ class Delta:
     calls: list[ToolCall] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
+    tops: list[Alternatives] = field(default_factory=list)  # as many as ids, where asked for
     finish_reason: FinishReason | None = None
 
 
@@ -59,6 +61,7 @@ class Choice:
     content: str = ""  # the text that is no call
     policy_version: int = -1
     finish_reason: FinishReason | None = None
+    tops: list[Alternatives] = field(default_factory=list)  # of text.ids, where asked for; may be ahead of them
     told: int = 0  # tokens already part of a delta
 
 
@@ -182,6 +185,7 @@ class Answer:
         known = len(choice.text.ids)
         if not choice.text.stopped:
             choice.text.feed(result.response_ids[known:].tolist(), result.rollout_logps[known:].tolist())
+        choice.tops = result.tops
         text = choice.text.take(final=True)
         calls: list[ToolCall] = []
         if choice.reader is not None:
@@ -215,6 +219,7 @@ class Answer:
         if choice.text.stopped or choice.finish_reason is not None:
             return
         choice.text.feed(chunk.ids, chunk.logps)
+        choice.tops += chunk.tops
         if choice.text.stopped and choice.generation is not None:
             self._engine.cancel(choice.generation)
         if self._stream and (new := choice.text.take()):
@@ -225,10 +230,11 @@ class Answer:
                 self._emit(choice, new, calls, None)
 
     def _emit(self, choice: Choice, text: str, calls: list[ToolCall], reason: FinishReason | None) -> None:
-        ids, logps = choice.text.ids[choice.told :], choice.text.logps[choice.told :]
-        choice.told = len(choice.text.ids)
+        begin, end = choice.told, len(choice.text.ids)
+        ids, logps, tops = choice.text.ids[begin:], choice.text.logps[begin:], choice.tops[begin:end]
+        choice.told = end
         choice.content += text
-        self.deltas.append(Delta(choice.index, text, calls, ids, logps, reason))
+        self.deltas.append(Delta(choice.index, text, calls, ids, logps, tops, reason))
         self._tell()
 
     def _tell(self) -> None:

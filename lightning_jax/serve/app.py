@@ -7,6 +7,7 @@ is handed. Bodies are read by hand: a request costs a fraction of what validatio
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,15 +23,17 @@ from lightning_jax.serve.chat_request import ChatRequest, parse_chat
 from lightning_jax.serve.completions import CompletionChunks, completion_body, parse_completion
 from lightning_jax.serve.config import ServeConfig
 from lightning_jax.serve.engine import Engine
-from lightning_jax.serve.errors import ApiError
-from lightning_jax.serve.identity import CallSink, Identity, identify
+from lightning_jax.serve.errors import ApiError, busy
+from lightning_jax.serve.identity import CallSink, Identity, check_operator, identify
 from lightning_jax.serve.metrics import ServerMetrics
+from lightning_jax.serve.request_log import RequestLog
 from lightning_jax.serve.responses import KEEP_ALIVE, ChunkWriter, Decode, completion, encode, error_event
 from lightning_jax.serve.responses_answer import ResponseEvents, response_body
 from lightning_jax.serve.responses_request import parse_responses
 from lightning_jax.serve.retries import RetryTable, retry_key
 
 __all__ = ["ServeConfig", "create_app"]
+GENERATION_ID = "x-ljx-generation-id"
 ATTEMPT = "/rollout/{rollout}/attempt/{attempt}"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -64,13 +67,15 @@ def create_app(
     config: ServeConfig | None = None,
     *,
     grpc_port: Callable[[], int] = lambda: 0,
+    log: RequestLog | None = None,
 ) -> FastAPI:
     """The ASGI app over a started engine. `sink` stores calls and knows attempts (see `CallSink`).
 
     `grpc_port` tells where ingestion listens on the same host, for clients that know only this address; 0: nowhere.
+    `log` gets a line for each answer.
     """
     settings = config or ServeConfig()
-    front = _Front(engine, tokenizer, sink, settings, grpc_port)
+    front = _Front(engine, tokenizer, sink, settings, grpc_port, log)
     app = FastAPI(title="lightning_jax policy server", docs_url=None, redoc_url=None, openapi_url=None)
     for prefix in ("", ATTEMPT):
         app.add_route(f"{prefix}/v1/chat/completions", front.guarded(front.chat), methods=["POST"])
@@ -92,9 +97,12 @@ class _Front:
         sink: CallSink,
         config: ServeConfig,
         grpc_port: Callable[[], int],
+        log: RequestLog | None,
     ) -> None:
         self._engine = engine
         self._grpc_port = grpc_port
+        self._log = log
+        self._in_progress = 0
         self._decode: Decode = tokenizer.decode
         self._sink = sink
         self._config = config
@@ -109,8 +117,8 @@ class _Front:
         )
         self._responses = Dialect(
             parse_responses,
-            lambda a, c: response_body(a, c, named(c)),
-            lambda a, c: ResponseEvents(a, c, named(c)),
+            lambda a, c: response_body(a, c, named(c), decode),
+            lambda a, c: ResponseEvents(a, c, named(c), decode),
         )
         self._completions = Dialect(
             parse_completion,
@@ -119,17 +127,36 @@ class _Front:
         )
 
     def guarded(self, endpoint: Endpoint) -> Endpoint:
-        """The endpoint with refusals turned into error JSON and every answer counted."""
+        """The endpoint with refusals turned into error JSON and every answer counted and logged."""
 
         async def call(request: Request) -> Response:
+            began, code = time.perf_counter(), None
             try:
                 response = await endpoint(request)
             except ApiError as error:
+                code = error.code or error.message
                 response = Response(encode(error.body()), error.status, error.headers, "application/json")
             self._metrics.answered(endpoint.__name__, response.status_code)
+            if self._log is not None:
+                self._log_answer(self._log, endpoint.__name__, request, response, began, code)
             return response
 
         return call
+
+    @staticmethod
+    def _log_answer(
+        log: RequestLog, endpoint: str, request: Request, response: Response, began: float, error: str | None
+    ) -> None:
+        """A stream is logged when it opens; its tokens are those of its call."""
+        log.write(
+            endpoint,
+            status=response.status_code,
+            ms=round(1e3 * (time.perf_counter() - began), 3),
+            caller=getattr(request.state, "caller", None),
+            client=request.client.host if request.client is not None else None,
+            call_id=response.headers.get(GENERATION_ID),
+            error=error,
+        )
 
     async def chat(self, request: Request) -> Response:
         """POST chat/completions."""
@@ -144,6 +171,21 @@ class _Front:
         return await self._serve(request, self._completions)
 
     async def _serve(self, request: Request, dialect: Dialect) -> Response:
+        if self._in_progress >= self._config.max_concurrent:
+            raise busy(f"{self._in_progress} requests are in progress and max_concurrent is no more")
+        self._in_progress += 1
+        response: Response | None = None
+        try:
+            response = await self._answered(request, dialect)
+        finally:
+            if not isinstance(response, EventStream):  # which ends later, and says so
+                self._in_progress -= 1
+        return response
+
+    def _stream_ended(self) -> None:
+        self._in_progress -= 1
+
+    async def _answered(self, request: Request, dialect: Dialect) -> Response:
         identity = self._identify(request)
         raw = await self._body(request)
         chat = dialect.parse(raw, self._config.max_choices)
@@ -156,7 +198,7 @@ class _Front:
             self._metrics.joined()
         answer.attach()
         if chat.stream:
-            return EventStream(answer, dialect.writer(answer, chat), self._config.keepalive_s)
+            return EventStream(answer, dialect.writer(answer, chat), self._config.keepalive_s, self._stream_ended)
         return await self._plain(request, chat, answer, dialect)
 
     async def models(self, request: Request) -> Response:
@@ -169,11 +211,14 @@ class _Front:
         """GET or POST healthcheck."""
         version = self._engine.policy_version
         status = "ok" if self._engine.running else "down"
-        body = encode({"status": status, "policy_version": version, "grpc_port": self._grpc_port() or None})
+        grpc = {"grpc_port": self._grpc_port() or None, "grpc_tls": bool(self._config.ssl_certfile)}
+        body = encode({"status": status, "policy_version": version, **grpc})
         return Response(body, 200 if status == "ok" else 503, media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
-        """GET metrics, in Prometheus' text format."""
+        """GET metrics, in Prometheus' text format; from other machines with an admin key."""
+        host = request.client.host if request.client is not None else ""
+        check_operator(self._config, request.headers.get("authorization", ""), host)
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _plain(self, request: Request, chat: ChatRequest, answer: Answer, dialect: Dialect) -> Response:
@@ -193,14 +238,16 @@ class _Front:
         if answer.error is not None:
             raise answer.error
         return Response(
-            dialect.body(answer, chat), headers={"x-ljx-generation-id": answer.call_id}, media_type="application/json"
+            dialect.body(answer, chat), headers={GENERATION_ID: answer.call_id}, media_type="application/json"
         )
 
     def _identify(self, request: Request) -> Identity:
         params = request.path_params
         path = (params["rollout"], params["attempt"]) if "rollout" in params else None
         host = request.client.host if request.client is not None else ""
-        return identify(self._sink, self._config, request.headers.get("authorization", ""), path, host)
+        identity = identify(self._sink, self._config, request.headers.get("authorization", ""), path, host)
+        request.state.caller = identity.name
+        return identity
 
     async def _body(self, request: Request) -> bytes:
         limit = self._config.max_body_bytes
@@ -227,15 +274,16 @@ class _Front:
 class EventStream(Response):
     """Server-sent events of an answer, from its beginning, however late the connection joined."""
 
-    def __init__(self, answer: Answer, writer: Writer, keepalive_s: float) -> None:
+    def __init__(self, answer: Answer, writer: Writer, keepalive_s: float, ended: Callable[[], None]) -> None:
         super().__init__(
             media_type="text/event-stream",
-            headers={"cache-control": "no-cache", "x-ljx-generation-id": answer.call_id},
+            headers={"cache-control": "no-cache", GENERATION_ID: answer.call_id},
         )
         del self.headers["content-length"]
         self._answer = answer
         self._writer = writer
         self._keepalive_s = keepalive_s
+        self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(_disconnected(receive))
@@ -249,6 +297,7 @@ class EventStream(Response):
         finally:
             gone.cancel()
             self._answer.detach(delivered=delivered)
+            self._ended()
 
     async def _follow(self, send: Send, gone: asyncio.Future[None]) -> bool:
         """Send deltas as they come; True when the last byte was sent."""

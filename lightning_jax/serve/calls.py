@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightning_jax.types import IntArray
+from lightning_jax.types import Call, IntArray
 
 
 @dataclass(slots=True)
@@ -23,23 +23,39 @@ class _Attempt:
 
 
 class CallNumbers:
-    """Counts calls and repeated prompts per attempt. The oldest attempts are forgotten beyond `capacity`."""
+    """Counts calls and repeated prompts per attempt. The oldest attempts are forgotten beyond `capacity`.
 
-    def __init__(self, capacity: int = 65536) -> None:
+    `recall` tells the calls recorded of an attempt that isn't remembered: after a restart the numbers go on where they
+    were. A call that was in flight was never recorded; its retry gets its number and its seed.
+    """
+
+    def __init__(self, recall: Callable[[str], Sequence[Call]], capacity: int = 65536) -> None:
+        self._recall = recall
         self._capacity = capacity
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
 
     def take(self, attempt_id: str, prompt_ids: IntArray) -> tuple[int, int]:
         """(sequence of the call within the attempt, occurrence of this exact prompt), both from 0."""
-        attempt = self._attempts.setdefault(attempt_id, _Attempt())
+        attempt = self._attempts.get(attempt_id)
+        if attempt is None:
+            attempt = self._attempts[attempt_id] = _recalled(self._recall(attempt_id))
         self._attempts.move_to_end(attempt_id)
         while len(self._attempts) > self._capacity:
             self._attempts.popitem(last=False)
-        digest = hashlib.blake2b(prompt_ids.tobytes(), digest_size=16).digest()
+        digest = _digest(prompt_ids)
         sequence, occurrence = attempt.calls, attempt.prompts[digest]
         attempt.calls += 1
         attempt.prompts[digest] += 1
         return sequence, occurrence
+
+
+def _recalled(calls: Sequence[Call]) -> _Attempt:
+    known = max((call.sequence + 1 for call in calls), default=0)
+    return _Attempt(known, Counter(_digest(call.prompt_ids) for call in calls))
+
+
+def _digest(prompt_ids: IntArray) -> bytes:
+    return hashlib.blake2b(prompt_ids.astype("<i4").tobytes(), digest_size=16).digest()
 
 
 def call_seed(rollout_seed: int, prompt_ids: IntArray, occurrence: int) -> int:

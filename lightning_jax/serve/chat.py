@@ -63,7 +63,7 @@ class ChatService:
         self._form: ToolForm = (
             form_of(tokenizer.chat_template) if config.tool_form == "auto" else cast(ToolForm, config.tool_form)
         )
-        self._numbers = CallNumbers()
+        self._numbers = CallNumbers(sink.list_calls)
         self._running: set[asyncio.Task[None]] = set()  # keeps the tasks alive
         self.recorded = 0
         self.aborted = 0
@@ -162,7 +162,7 @@ class ChatService:
             top_p = imposed.top_p if imposed.top_p is not None else 1.0 if training else top_p
             wish = min(wish, imposed.max_tokens) if imposed.max_tokens is not None else wish
         room = max(1, self._engine.config.max_length - len(prompt))
-        return GenerationRequest(prompt, min(wish, room), temperature, top_p, seed)
+        return GenerationRequest(prompt, min(wish, room), temperature, top_p, seed, top_logprobs=chat.top_logprobs)
 
     def _call(
         self,

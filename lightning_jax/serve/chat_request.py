@@ -14,6 +14,7 @@ from lightning_jax.serve.errors import invalid
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_STOPS = 16
+MAX_TOP_LOGPROBS = 20  # as OpenAI has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class ChatRequest:
     stream: bool
     include_usage: bool
     logprobs: bool
+    top_logprobs: int  # alternatives told at each place
     prompt: str | tuple[int, ...] | None  # in place of messages, past the chat template
     token_ids: bool  # also tell prompt_token_ids, token_ids and policy_version
 
@@ -49,7 +51,6 @@ _REFUSED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "logit_bias": (_default, "tokens cannot be biased: log-probs would not be those of the policy"),
     "presence_penalty": (_default, "penalties would change the distribution that is trained"),
     "frequency_penalty": (_default, "penalties would change the distribution that is trained"),
-    "top_logprobs": (_default, "only the log-prob of the token sampled is given"),
     "functions": (_default, "use tools"),
     "function_call": (_default, "use tools"),
     "modalities": (lambda v: v is None or v == ["text"], "only text is generated"),
@@ -80,6 +81,9 @@ def parse_body(
     stream_options = body.get("stream_options") or {}
     if not isinstance(stream_options, dict):
         raise invalid("stream_options must be an object", "stream_options")
+    top_logprobs = _integer(body, "top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
+    if top_logprobs and not body.get("logprobs"):
+        raise invalid(f"top_logprobs={top_logprobs} needs logprobs=true", "top_logprobs")
     tools, choice = read_tools(body)
     limits = [_integer(body, name, 1, 2**31 - 1) for name in ("max_completion_tokens", "max_tokens")]
     temperature, top_p = _number(body, "temperature", 0.0, 2.0), _number(body, "top_p", 0.0, 1.0)
@@ -102,6 +106,7 @@ def parse_body(
         stream=_boolean(body, "stream"),
         include_usage=_boolean(stream_options, "include_usage"),
         logprobs=_boolean(body, "logprobs"),
+        top_logprobs=top_logprobs,
         prompt=prompt,
         token_ids=_boolean(body, "return_token_ids"),
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from lightning_jax.serve.answer import Answer, Choice, Delta
-from lightning_jax.serve.chat_request import ChatRequest, parse_body, read_object
+from lightning_jax.serve.chat_request import MAX_TOP_LOGPROBS, ChatRequest, parse_body, read_object
 from lightning_jax.serve.errors import invalid
 from lightning_jax.serve.responses import DONE, Decode, encode, event, extensions, usage
 
@@ -32,13 +32,23 @@ def parse_completion(raw: bytes, max_choices: int) -> ChatRequest:
         **kept,
         "messages": [{"role": "user", "content": ""}],
         "logprobs": wanted is not None and wanted is not False,
+        "top_logprobs": _alternatives(wanted),
     }
     return parse_body(chat, max_choices, received=body, prompt=prompt if isinstance(prompt, str) else tuple(prompt))
 
 
+def _alternatives(wanted: Any) -> int:
+    """The older way of asking: logprobs is a number of alternatives."""
+    if wanted is None or isinstance(wanted, bool):
+        return 0
+    if not isinstance(wanted, int) or not 0 <= wanted <= MAX_TOP_LOGPROBS:
+        raise invalid(f"logprobs={wanted!r} must be an integer from 0 to {MAX_TOP_LOGPROBS}", "logprobs")
+    return wanted
+
+
 def completion_body(answer: Answer, chat: ChatRequest, model: str, decode: Decode) -> bytes:
     """The body of a plain answer."""
-    choices = [_choice(c, c.content, c.text.ids, c.text.logps, c.finish_reason, chat, decode) for c in answer.choices]
+    choices = [_choice(_whole(c), chat, decode) for c in answer.choices]
     extra = extensions(answer) if chat.token_ids else {}
     return encode({**_head(answer, model), "choices": choices, "usage": usage(answer), **extra})
 
@@ -56,9 +66,7 @@ class CompletionChunks:
 
     def delta(self, delta: Delta) -> bytes:
         """Text, and the end where it is one."""
-        choice = self._answer.choices[delta.index]
-        body = _choice(choice, delta.text, delta.ids, delta.logps, delta.finish_reason, self._chat, self._decode)
-        return event({**self._head, "choices": [body]})
+        return event({**self._head, "choices": [_choice(delta, self._chat, self._decode)]})
 
     def closing(self) -> bytes:
         """Usage where it was asked for, and [DONE]."""
@@ -71,18 +79,20 @@ def _head(answer: Answer, model: str) -> dict[str, Any]:
     return {"id": f"cmpl-{answer.call_id}", "object": "text_completion", "created": answer.created, "model": model}
 
 
-def _choice(
-    choice: Choice,
-    text: str,
-    ids: Sequence[int],
-    logps: Sequence[float],
-    reason: str | None,
-    chat: ChatRequest,
-    decode: Decode,
-) -> dict[str, Any]:
+def _whole(choice: Choice) -> Delta:
+    ids = choice.text.ids
+    return Delta(
+        choice.index, choice.content, [], ids, choice.text.logps, choice.tops[: len(ids)], choice.finish_reason
+    )
+
+
+def _choice(delta: Delta, chat: ChatRequest, decode: Decode) -> dict[str, Any]:
     logprobs = None
     if chat.logprobs:
-        tokens = [decode([token]) for token in ids]
-        logprobs = {"tokens": tokens, "token_logprobs": list(logps), "top_logprobs": None, "text_offset": []}
-    out = {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-    return {**out, "token_ids": list(ids)} if chat.token_ids else out
+        tokens = [decode([token]) for token in delta.ids]
+        tops = [{decode([token]): logp for token, logp in top} for top in delta.tops]
+        logprobs = {
+            "tokens": tokens, "token_logprobs": list(delta.logps), "top_logprobs": tops or None, "text_offset": []
+        }  # fmt: skip
+    out = {"index": delta.index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
+    return {**out, "token_ids": list(delta.ids)} if chat.token_ids else out

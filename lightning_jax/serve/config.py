@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lightning_jax.configuration import from_mapping
+from lightning_jax.serve.keys import ApiKey
 
-CONTROL_COLUMNS = ("write", "token", "position", "seed", "temperature", "top_p", "end", "active")
+CONTROL_COLUMNS = ("write", "token", "position", "seed", "temperature", "top_p", "end", "active", "top")
 """Columns of the array by which the host tells the device about slots."""
 
 
@@ -28,6 +29,7 @@ class EngineConfig:
     gather_ms: float = 0.0  # a decode waits for company until none has come for so long; 0: never, and reads come late
     gather_limit_ms: float = 50.0  # and never longer than this
     cache_block: int = 0  # positions of one cache block; 0: chosen by backend and max_length
+    top_logprobs: int = 20  # alternatives told at most, where a request asks for some; 0 takes them out of the program
     compute_dtype: str = "float32"
 
     def __post_init__(self) -> None:
@@ -42,6 +44,8 @@ class EngineConfig:
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.top_logprobs < 0:
+            raise ValueError(f"top_logprobs={self.top_logprobs} must be at least 0")
         if self.gather_ms < 0 or self.gather_limit_ms < self.gather_ms:
             raise ValueError(
                 f"gather_ms={self.gather_ms} must be at least 0 and at most gather_limit_ms={self.gather_limit_ms}"
@@ -80,7 +84,11 @@ class ServeConfig:
     """Behaviour of the HTTP front."""
 
     model_name: str = "policy"  # what /v1/models lists; any name is accepted in requests
-    admin_key: str = ""  # bearer key for calls that belong to no rollout; "" allows none
+    admin_key: str = field(default="", repr=False)  # bearer key for everything; "" is none
+    keys: tuple[ApiKey, ...] = ()  # more, with scopes; in YAML: name -> {key: ..., scopes: [infer, ingest, admin]}
+    ssl_certfile: str = ""  # PEM files: with both, HTTP is HTTPS
+    ssl_keyfile: str = ""
+    max_concurrent: int = 2048  # requests in progress; more are told to come back in a second
     anonymous: bool = True  # serve calls without a rollout from the loopback interface; they are not recorded
     open: bool = False  # development only: the path alone says whose call it is, no key needed
     tool_form: str = "auto"  # how the model writes tool calls: hermes | llama3 | json; auto reads the chat template
@@ -93,10 +101,20 @@ class ServeConfig:
     keepalive_s: float = 10.0  # silence on a stream after which a comment line is sent
 
     def __post_init__(self) -> None:
+        if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
+            raise ValueError(
+                f"TLS takes a certificate and its key; got ssl_certfile={self.ssl_certfile!r}, "
+                f"ssl_keyfile={self.ssl_keyfile!r}"
+            )
+        if self.max_concurrent < 1:
+            raise ValueError(f"max_concurrent={self.max_concurrent} must be at least 1")
         if self.tool_form not in ("auto", "hermes", "llama3", "json"):
             raise ValueError(f"tool_form={self.tool_form!r} must be auto, hermes, llama3 or json")
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> ServeConfig:
         """Build from plain data (YAML); ValueError names unknown keys."""
-        return from_mapping(cls, values, where="serve")
+        given = values.get("keys") or {}
+        if isinstance(given, Mapping):
+            given = tuple(ApiKey.from_mapping(str(name), key) for name, key in given.items())
+        return from_mapping(cls, {**values, "keys": given}, where="serve")

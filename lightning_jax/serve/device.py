@@ -66,16 +66,16 @@ class Device:
 
     def decode(
         self, control: NDArray[np.int32], masks: tuple[NDArray[np.int32], NDArray[np.bool_]] | None = None
-    ) -> jax.Array:
+    ) -> tuple[jax.Array, jax.Array]:
         """Up to N tokens per active slot; with masks (i32[S,W], bool[S]) one.
 
-        control i32[S,8] → handle on i32[N,S,3], to be given to `read`.
+        control i32[S,9] → handles on i32[N,S,3] and i32[N,S,2K], to be given to `read` and `read_tops`.
         """
         bits, masked = self._unmasked if masks is None else masks
         steps = np.int32(self._config.decode_steps if masks is None else 1)
-        self._state, out = self._programs.decode(self._params, self._state, control, bits, masked, steps)
+        self._state, out, tops = self._programs.decode(self._params, self._state, control, bits, masked, steps)
         out.copy_to_host_async()
-        return out
+        return out, tops
 
     @staticmethod
     def read(out: jax.Array) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]:
@@ -83,6 +83,13 @@ class Device:
         packed = np.asarray(out)
         logps, kept = (np.ascontiguousarray(packed[..., i].T).view(np.float32) for i in (1, 2))
         return packed[..., 0].T, logps, kept
+
+    @staticmethod
+    def read_tops(tops: jax.Array) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Wait for a decode's likeliest tokens: ids i32[S,N,K] and log-probs f32[S,N,K]; nobody else's cost."""
+        packed = np.asarray(tops).swapaxes(0, 1)
+        count = packed.shape[-1] // 2
+        return packed[..., :count], np.ascontiguousarray(packed[..., count:]).view(np.float32)
 
 
 def _check_same(old: Params, new: Params) -> None:

@@ -16,6 +16,7 @@ one is decoding, dispatches are of one token and are read at once.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter, deque
@@ -30,6 +31,7 @@ from lightning_jax.model.config import ModelConfig
 from lightning_jax.serve.config import EngineConfig
 from lightning_jax.serve.device import Device
 from lightning_jax.serve.generation import (
+    Alternatives,
     EngineStopped,
     Generation,
     GenerationRequest,
@@ -81,7 +83,7 @@ class Engine:
         self._queue: deque[Generation] = deque()
         self._cancelled: list[Generation] = []
         self._publishing: tuple[Any, int, Future[None]] | None = None
-        self._in_flight: tuple[Any, list[Occupant]] | None = None  # the decode not yet read, and who decoded in it
+        self._in_flight: tuple[Any, Any, list[Occupant]] | None = None  # the decode not yet read, and who was in it
         self._version = -1
         self._last_event = 0.0  # when a request came or ended last
         self._thread: threading.Thread | None = None
@@ -122,7 +124,7 @@ class Engine:
 
     def check(self, request: GenerationRequest) -> None:
         """Raise ValueError where the request cannot be served."""
-        check_request(request, self.model.vocab_size, self.config.max_length)
+        check_request(request, self.model.vocab_size, self.config.max_length, self.config.top_logprobs)
 
     def check_room(self, count: int) -> None:
         """Raise QueueFull where `count` more requests would not fit, EngineStopped where none are taken."""
@@ -242,7 +244,7 @@ class Engine:
         if decoding:
             began = time.perf_counter()
             masks = self._masks(decoding)
-            self._in_flight = (self._device.decode(self._slots.take_control(), masks), decoding)
+            self._in_flight = (*self._device.decode(self._slots.take_control(), masks), decoding)
             self._counts["decode_dispatches_total"] += 1
             self._seconds["dispatch_seconds_total"] += time.perf_counter() - began
             # With gathering: whoever is done must hear of it before we wait for his next request.
@@ -268,7 +270,7 @@ class Engine:
         if before is not None:
             self._deliver(*before)
 
-    def _deliver(self, out: Any, decoding: list[Occupant]) -> None:
+    def _deliver(self, out: Any, tops: Any, decoding: list[Occupant]) -> None:
         began = time.perf_counter()
         tokens, logps, kept = (array.tolist() for array in self._device.read(out))
         self._seconds["device_wait_seconds_total"] += time.perf_counter() - began
@@ -282,15 +284,23 @@ class Engine:
             occupant.logps += logps[occupant.slot][: len(ids)]
             occupant.kept += kept[occupant.slot][: len(ids)]
             self._counts["generated_tokens_total"] += len(ids)
+            wanted = occupant.generation.request.top_logprobs
+            new_tops = self._alternatives(tops, occupant.slot, len(ids), wanted) if wanted else []
+            occupant.tops += new_tops
             ended = ids[-1] in self.eos_ids
             full = len(occupant.prefix) + 1 + len(occupant.ids) >= occupant.end
             # A grammar may leave nothing to be said where the model has no end token to say it with.
             closed = occupant.matcher is not None and not ended and not occupant.matcher.accept(ids[-1])
             if occupant.generation.streams:
-                occupant.generation.push(TokenChunk(ids, logps[occupant.slot][: len(ids)]))
+                occupant.generation.push(TokenChunk(ids, logps[occupant.slot][: len(ids)], new_tops))
             if ended or full or closed:
                 self._slots.vacate(occupant, stop=not (ended or full))
                 self._finish(occupant, "stop" if ended or closed else "length")
+
+    def _alternatives(self, tops: Any, slot: int, tokens: int, wanted: int) -> list[Alternatives]:
+        """What might have been drawn for each of `tokens`; fewer than wanted where fewer could be."""
+        ids, logps = (array[slot, :tokens, :wanted].tolist() for array in self._device.read_tops(tops))
+        return [[(i, p) for i, p in zip(*pair, strict=True) if p > -math.inf] for pair in zip(ids, logps, strict=True)]
 
     def _finish(self, occupant: Occupant, reason: FinishReason) -> None:
         self._counts[f"finished_{reason}_total"] += 1
@@ -302,6 +312,7 @@ class Engine:
                 reason,
                 occupant.version,
                 float(np.mean(occupant.kept)) if occupant.kept else 1.0,
+                occupant.tops,
             )
         )
 

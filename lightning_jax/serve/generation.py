@@ -5,13 +5,16 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_jax.types import FinishReason, FloatArray, IntArray
+
+Alternatives = list[tuple[int, float]]
+"""The likeliest tokens at one place, falling, with their log-probs under the distribution sampled."""
 
 
 class QueueFull(RuntimeError):
@@ -53,6 +56,7 @@ class GenerationRequest:
     top_p: float = 1.0  # in (0, 1]
     seed: int = 0  # u32
     want_stream: bool = False  # tokens can be had while they come, through `Generation.chunks`
+    top_logprobs: int = 0  # how many of the likeliest tokens to tell at each place
     grammar: Grammar | None = None  # only tokens it allows are drawn, from the distribution renormalised over them
 
 
@@ -62,6 +66,7 @@ class TokenChunk:
 
     ids: list[int]
     logps: list[float]
+    tops: list[Alternatives] = field(default_factory=list)  # as many as ids, where asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +78,10 @@ class GenerationResult:
     finish_reason: FinishReason  # stop | length | abort
     policy_version: int  # one version for the whole sequence
     kept_mass: float = 1.0  # mean over the tokens of what grammar and top_p left of the policy's distribution
+    tops: list[Alternatives] = field(default_factory=list)  # as many as response_ids, where asked for
 
 
-def check_request(request: GenerationRequest, vocab_size: int, max_length: int) -> None:
+def check_request(request: GenerationRequest, vocab_size: int, max_length: int, top_limit: int) -> None:
     """Raise PromptTooLong or ValueError where no engine of these sizes can serve the request."""
     length, limit = len(request.prompt_ids), max_length
     if length < 1:
@@ -85,6 +91,8 @@ def check_request(request: GenerationRequest, vocab_size: int, max_length: int) 
     low, high = int(np.min(request.prompt_ids)), int(np.max(request.prompt_ids))
     if low < 0 or high >= vocab_size:
         raise ValueError(f"prompt ids span {low}..{high}; the model's vocabulary has {vocab_size} tokens")
+    if not 0 <= request.top_logprobs <= top_limit:
+        raise ValueError(f"top_logprobs is {request.top_logprobs}; the engine was compiled for at most {top_limit}")
     if request.max_tokens < 1:
         raise ValueError(f"max_tokens is {request.max_tokens}; it must be at least 1")
     if not 0.0 <= request.temperature <= 100.0 or not 0.0 < request.top_p <= 1.0:

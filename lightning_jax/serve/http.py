@@ -12,11 +12,21 @@ from collections.abc import Callable
 import uvicorn
 from starlette.types import ASGIApp
 
+from lightning_jax.serve.config import ServeConfig
+from lightning_jax.serve.identity import check_exposure
+
 
 class HttpServer:
-    """Serves an ASGI app on host:port (0: any free port)."""
+    """Serves an ASGI app on host:port (0: any free port), by HTTPS where `settings` name a certificate.
 
-    def __init__(self, app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> None:
+    ValueError for a host that other machines can reach and settings without keys.
+    """
+
+    def __init__(
+        self, app: ASGIApp, host: str = "127.0.0.1", port: int = 0, settings: ServeConfig | None = None
+    ) -> None:
+        settings = settings or ServeConfig()
+        check_exposure(host, settings)
         self._host = host
         self._port = port
         # Clients pool connections for a minute; a server that closes first makes them retry.
@@ -30,7 +40,15 @@ class HttpServer:
             timeout_keep_alive=120,
             timeout_graceful_shutdown=1,
             backlog=4096,
+            ssl_certfile=settings.ssl_certfile or None,
+            ssl_keyfile=settings.ssl_keyfile or None,
         )
+        try:
+            config.load()
+        except OSError as error:  # ssl's errors are OSErrors
+            raise ValueError(
+                f"TLS with ssl_certfile={settings.ssl_certfile!r}, ssl_keyfile={settings.ssl_keyfile!r}: {error}"
+            ) from error
         self._server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None
 

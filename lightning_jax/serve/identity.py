@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import hmac
+import ipaddress
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
 from lightning_jax.serve.config import ServeConfig
 from lightning_jax.serve.errors import ApiError
+from lightning_jax.serve.keys import find_key
 from lightning_jax.types import Call, Rollout
 
-LOOPBACK = ("127.0.0.1", "::1", "")
 ATTEMPT_KEY_PREFIX = "ljx-"  # keys of attempts; never taken for an anonymous caller's placeholder
 
 
@@ -43,6 +45,9 @@ class CallSink(Protocol):
     def authorize(self, api_key: str) -> Grant | None:
         """The attempt a bearer key was given to."""
 
+    def list_calls(self, attempt_id: str) -> Sequence[Call]:
+        """What was recorded of an attempt, by sequence."""
+
     def attempt_grant(self, rollout_id: str, attempt_id: str) -> Grant | None:
         """The attempt a path names."""
 
@@ -53,6 +58,11 @@ class Identity:
 
     scope: str  # retries are matched within it
     grant: Grant | None  # None: a call of no rollout, served but not recorded
+
+    @property
+    def name(self) -> str:
+        """What logs may say: an attempt's id, a key's name; never a key."""
+        return "anonymous" if self.scope.startswith("anonymous:") else self.scope
 
 
 def identify(
@@ -80,11 +90,58 @@ def identify(
         if grant.status != "running":
             raise ApiError(410, f"attempt {grant.attempt_id!r} has ended ({grant.status})", code="attempt_ended")
         return Identity(f"attempt:{grant.attempt_id}", grant)
-    if config.admin_key and hmac.compare_digest(key.encode(), config.admin_key.encode()):
-        return Identity("admin", None)
-    if config.anonymous and client_host in LOOPBACK and not key.startswith(ATTEMPT_KEY_PREFIX):
+    if (known := _known(config, key)) is not None:
+        name, scopes = known
+        if not scopes & {"infer", "admin"}:
+            raise ApiError(
+                403,
+                f"API key {name!r} has the scopes {sorted(scopes)}; sampling outside of rollouts takes infer or admin",
+                code="insufficient_scope",
+            )
+        return Identity(f"key:{name}", None)
+    if config.anonymous and (not client_host or is_loopback(client_host)) and not key.startswith(ATTEMPT_KEY_PREFIX):
         return Identity(f"anonymous:{key}", None)
     raise ApiError(401, "unknown API key", code="invalid_api_key")
+
+
+def _known(config: ServeConfig, token: str) -> tuple[str, frozenset[str]] | None:
+    """(name, scopes) of a configured key."""
+    if config.admin_key and hmac.compare_digest(token.encode(), config.admin_key.encode()):
+        return "admin", frozenset({"admin"})
+    found = find_key(config.keys, token)
+    return None if found is None else (found.name, found.scopes)
+
+
+def check_operator(config: ServeConfig, authorization: str, client_host: str) -> None:
+    """Let whoever is on this machine, or has an admin key, see what concerns all; ApiError 401 or 403 for others."""
+    if not client_host or is_loopback(client_host):
+        return
+    known = _known(config, bearer(authorization))
+    if known is None:
+        raise ApiError(401, "from another machine this takes an admin key", code="invalid_api_key")
+    if "admin" not in known[1]:
+        raise ApiError(403, f"API key {known[0]!r} lacks the scope admin", code="insufficient_scope")
+
+
+def check_exposure(host: str, config: ServeConfig) -> None:
+    """Refuse to listen where others can reach the server and nothing keeps them out: ValueError with the mend."""
+    if is_loopback(host):
+        return
+    if not config.admin_key and not config.keys:
+        raise ValueError(
+            f"host is {host!r}, which other machines can reach, and there is no API key: set LJX_API_KEY (admin_key), "
+            "or serve.keys: {name: {key: <secret>, scopes: [infer]}}, or listen on 127.0.0.1"
+        )
+    if config.open:
+        raise ValueError(f"host is {host!r}, which other machines can reach, and serve.open=true lets anybody in")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def bearer(authorization: str) -> str:

@@ -23,7 +23,7 @@ from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.transformer import Params, block, embed, head, rms_norm, rope_angles
 from lightning_jax.serve import cache
 from lightning_jax.serve.config import CONTROL_COLUMNS, EngineConfig
-from lightning_jax.serve.sampler import sample
+from lightning_jax.serve.sampler import likeliest, sample
 
 State = dict[str, Any]  # keys, values: [layer][block]; slots: arrays of S; pool_keys, pool_values: [layer] of chunks
 ROW_COLUMNS = ("slot", "start", "pool_index")
@@ -46,6 +46,7 @@ def new_state(config: ModelConfig, engine: EngineConfig, pool_size: int, dtype: 
             "top_p": jnp.ones(engine.slots, jnp.float32),
             "end": jnp.zeros(engine.slots, jnp.int32),
             "active": jnp.zeros(engine.slots, bool),
+            "top": jnp.zeros(engine.slots, bool),
         },
         "pool_keys": [jnp.zeros((pool_size, k, h, chunk), dtype) for _ in range(config.num_layers)],
         "pool_values": [jnp.zeros((pool_size, k, chunk, h), dtype) for _ in range(config.num_layers)],
@@ -77,7 +78,7 @@ def serving_params(params: Params, dtype: str) -> Params:
 
 
 def apply_control(slots: dict[str, jax.Array], control: jax.Array) -> dict[str, jax.Array]:
-    """Overwrite the slots whose `write` column is set. control i32[S,8]: CONTROL_COLUMNS, floats as their bits."""
+    """Overwrite the slots whose `write` column is set. control i32[S,9]: CONTROL_COLUMNS, floats as their bits."""
     column = {name: control[:, i] for i, name in enumerate(CONTROL_COLUMNS)}
     write = column["write"] != 0
     new = {
@@ -88,6 +89,7 @@ def apply_control(slots: dict[str, jax.Array], control: jax.Array) -> dict[str, 
         "top_p": jax.lax.bitcast_convert_type(column["top_p"], jnp.float32),
         "end": column["end"],
         "active": column["active"] != 0,
+        "top": column["top"] != 0,
     }
     return {name: jnp.where(write, new[name], old) for name, old in slots.items()}
 
@@ -103,15 +105,21 @@ def decode(
     config: ModelConfig,
     engine: EngineConfig,
     eos_ids: tuple[int, ...],
-) -> tuple[State, jax.Array]:
+) -> tuple[State, jax.Array, jax.Array]:
     """Up to `steps` ≤ N tokens for every active slot; stops early when none is active.
 
     bits i32[S,W]: what slots in masked bool[S] may draw next; after their first token only the host knows what follows,
-    so such a dispatch has steps=1. Returns the state and i32[N,S,3]: the token (-1 where the slot was idle), the bits
-    of its float32 log-prob and those of the mass kept.
+    so such a dispatch has steps=1. Returns the state, i32[N,S,3]: the token (-1 where the slot was idle), the bits of
+    its float32 log-prob and those of the mass kept; and i32[N,S,2K], written while a slot wants it: the K likeliest
+    tokens and the bits of their log-probs.
     """
     eos = jnp.asarray(eos_ids or (-1,), jnp.int32)
     dtype = params["embed"].dtype
+    count = min(engine.top_logprobs, config.vocab_size)
+
+    def likeliest_of(logits: jax.Array, slots: dict[str, jax.Array]) -> jax.Array:
+        ids, logps = likeliest(logits, slots["temperature"], slots["top_p"], bits, masked & slots["active"], count)
+        return jnp.concatenate([ids, jax.lax.bitcast_convert_type(logps, jnp.int32)], axis=-1)
 
     def forward_token(keys: Any, values: Any, slots: dict[str, jax.Array]) -> tuple[Any, Any, jax.Array]:
         # Idle slots write to the last position, which no live sequence ever needs: its token is never fed back.
@@ -131,7 +139,7 @@ def decode(
         return keys, values, jnp.einsum("sd,vd->sv", x, head(params), preferred_element_type=jnp.float32)
 
     def step(carry: Any) -> Any:
-        n, keys, values, slots, out = carry
+        n, keys, values, slots, out, tops = carry
         keys, values, logits = forward_token(keys, values, slots)
         after = slots["position"] + 1
         tokens, logps, kept = sample(
@@ -141,6 +149,12 @@ def decode(
         floats = (jax.lax.bitcast_convert_type(x, jnp.int32) for x in (logps, kept))
         packed = jnp.stack([jnp.where(active, tokens, -1), *floats], axis=-1)
         out = jax.lax.dynamic_update_index_in_dim(out, packed, n, 0)
+        if count:  # an in-place branch: nobody who asks for nothing pays
+            tops = jax.lax.cond(
+                jnp.any(slots["top"] & active),
+                lambda: jax.lax.dynamic_update_index_in_dim(tops, likeliest_of(logits, slots), n, 0),
+                lambda: tops,
+            )
         ended = jnp.any(tokens[:, None] == eos, axis=1) | (after + 1 >= slots["end"])
         slots = {
             **slots,
@@ -148,12 +162,15 @@ def decode(
             "position": jnp.where(active, after, slots["position"]),
             "active": active & ~ended,
         }
-        return n + 1, keys, values, slots, out
+        return n + 1, keys, values, slots, out, tops
 
     out = jnp.full((engine.decode_steps, engine.slots, len(OUT_COLUMNS)), -1, jnp.int32)
-    start = (jnp.int32(0), state["keys"], state["values"], apply_control(state["slots"], control), out)
-    _, keys, values, slots, out = jax.lax.while_loop(lambda c: (c[0] < steps) & jnp.any(c[3]["active"]), step, start)
-    return {**state, "keys": keys, "values": values, "slots": slots}, out
+    tops = jnp.zeros((engine.decode_steps, engine.slots, 2 * count), jnp.int32)
+    start = (jnp.int32(0), state["keys"], state["values"], apply_control(state["slots"], control), out, tops)
+    _, keys, values, slots, out, tops = jax.lax.while_loop(
+        lambda c: (c[0] < steps) & jnp.any(c[3]["active"]), step, start
+    )
+    return {**state, "keys": keys, "values": values, "slots": slots}, out, tops
 
 
 def prefill(
@@ -202,7 +219,7 @@ def load(state: State, rows: jax.Array) -> State:
 class Programs:
     """The compiled programs; each takes and returns exactly the shapes it was compiled for."""
 
-    decode: Callable[..., tuple[State, jax.Array]]
+    decode: Callable[..., tuple[State, jax.Array, jax.Array]]
     prefill: Callable[..., State]
     load: Callable[..., State]
 

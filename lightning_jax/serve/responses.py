@@ -11,6 +11,7 @@ from typing import Any
 
 from lightning_jax.serve.answer import Answer, Choice, Delta
 from lightning_jax.serve.errors import ApiError
+from lightning_jax.serve.generation import Alternatives
 
 Decode = Callable[[Sequence[int]], str]
 DONE = b"data: [DONE]\n\n"
@@ -45,15 +46,26 @@ def usage(answer: Answer) -> dict[str, int]:
     }
 
 
-def token_logprobs(ids: Sequence[int], logps: Sequence[float], decode: Decode) -> dict[str, Any]:
-    """The `logprobs` member of a choice: each token sampled, with no alternatives."""
-    content = []
-    for token, logp in zip(ids, logps, strict=True):
+def token_logprobs(
+    ids: Sequence[int], logps: Sequence[float], tops: Sequence[Alternatives], decode: Decode
+) -> list[dict[str, Any]]:
+    """Each token sampled, with what else might have been where `tops` tells."""
+
+    def told(token: int, logp: float) -> dict[str, Any]:
         text = decode([token])
-        content.append(
-            {"token": text, "logprob": logp, "bytes": list(text.encode("utf-8", "replace")), "top_logprobs": []}
-        )
-    return {"content": content, "refusal": None}
+        return {"token": text, "logprob": logp, "bytes": list(text.encode("utf-8", "replace"))}
+
+    return [
+        {**told(token, logp), "top_logprobs": [told(*other) for other in (tops[i] if i < len(tops) else ())]}
+        for i, (token, logp) in enumerate(zip(ids, logps, strict=True))
+    ]
+
+
+def choice_logprobs(
+    ids: Sequence[int], logps: Sequence[float], tops: Sequence[Alternatives], decode: Decode
+) -> dict[str, Any]:
+    """The `logprobs` member of a chat's choice."""
+    return {"content": token_logprobs(ids, logps, tops, decode), "refusal": None}
 
 
 def message(choice: Choice) -> dict[str, Any]:
@@ -75,7 +87,7 @@ def completion(answer: Answer, model: str, decode: Decode, *, logprobs: bool, to
         {
             "index": choice.index,
             "message": message(choice),
-            "logprobs": token_logprobs(choice.text.ids, choice.text.logps, decode) if logprobs else None,
+            "logprobs": choice_logprobs(choice.text.ids, choice.text.logps, choice.tops, decode) if logprobs else None,
             "finish_reason": choice.finish_reason,
             **({"token_ids": choice.text.ids} if token_ids else {}),
         }
@@ -116,7 +128,8 @@ class ChunkWriter:
 
     def delta(self, delta: Delta) -> bytes:
         """Text, then the end where it is one."""
-        logprobs = token_logprobs(delta.ids, delta.logps, self._decode) if self._logprobs and delta.ids else None
+        told = self._logprobs and delta.ids
+        logprobs = choice_logprobs(delta.ids, delta.logps, delta.tops, self._decode) if told else None
         out = b""
         if delta.text or logprobs is not None:
             out = self._chunk(delta.index, {"content": delta.text}, logprobs, None)

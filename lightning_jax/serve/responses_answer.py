@@ -6,13 +6,17 @@ from typing import Any
 
 from lightning_jax.serve.answer import Answer, Choice, Delta
 from lightning_jax.serve.chat_request import ChatRequest
-from lightning_jax.serve.responses import encode, extensions
+from lightning_jax.serve.responses import Decode, encode, extensions, token_logprobs
 from lightning_jax.serve.tools import ToolCall
 
+Logprobs = list[dict[str, Any]]
 
-def response_body(answer: Answer, chat: ChatRequest, model: str) -> bytes:
+
+def response_body(answer: Answer, chat: ChatRequest, model: str, decode: Decode) -> bytes:
     """The body of a plain answer."""
-    return encode(_response(answer, chat, model, _items(answer.choices[0])))
+    choice = answer.choices[0]
+    logprobs = token_logprobs(choice.text.ids, choice.text.logps, choice.tops, decode) if chat.logprobs else []
+    return encode(_response(answer, chat, model, _items(choice, logprobs)))
 
 
 def _response(answer: Answer, chat: ChatRequest, model: str, output: list[dict[str, Any]] | None) -> dict[str, Any]:
@@ -63,21 +67,21 @@ def _extensions(answer: Answer) -> dict[str, Any]:
     return {**extensions(answer), "token_ids": answer.choices[0].text.ids}
 
 
-def _items(choice: Choice) -> list[dict[str, Any]]:
+def _items(choice: Choice, logprobs: Logprobs) -> list[dict[str, Any]]:
     """Text, where there is any or nothing else, then the calls."""
     calls = choice.reader.calls if choice.reader is not None else []
-    texts = [_message(choice.call_id, choice.content)] if choice.content or not calls else []
+    texts = [_message(choice.call_id, choice.content, logprobs)] if choice.content or not calls else []
     return [*texts, *(_call(call, call.arguments, "completed") for call in calls)]
 
 
-def _message(call_id: str, text: str | None) -> dict[str, Any]:
-    content = [] if text is None else [_part(text)]
+def _message(call_id: str, text: str | None, logprobs: Logprobs) -> dict[str, Any]:
+    content = [] if text is None else [_part(text, logprobs)]
     status = "in_progress" if text is None else "completed"
     return {"id": f"msg_{call_id}", "type": "message", "status": status, "role": "assistant", "content": content}
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, logprobs: Logprobs) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 def _call(call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
@@ -94,8 +98,9 @@ def _call(call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
 class ResponseEvents:
     """Turns deltas into the events of a streamed response (the interface of `responses.ChunkWriter`)."""
 
-    def __init__(self, answer: Answer, chat: ChatRequest, model: str) -> None:
-        self._answer, self._chat, self._model = answer, chat, model
+    def __init__(self, answer: Answer, chat: ChatRequest, model: str, decode: Decode) -> None:
+        self._answer, self._chat, self._model, self._decode = answer, chat, model, decode
+        self._logprobs: Logprobs = []  # of the open message
         self._number = 0  # of the next event
         self._text: str | None = None  # of the open message; None where none is open
         self._output: list[dict[str, Any]] = []
@@ -113,7 +118,9 @@ class ResponseEvents:
         if delta.text:
             out += self._open() if self._text is None else b""
             self._text = (self._text or "") + delta.text
-            out += self._event("response.output_text.delta", **self._place(), delta=delta.text, logprobs=[])
+            told = token_logprobs(delta.ids, delta.logps, delta.tops, self._decode) if self._chat.logprobs else []
+            self._logprobs += told
+            out += self._event("response.output_text.delta", **self._place(), delta=delta.text, logprobs=told)
         for call in delta.calls:
             out += self._close() + self._called(call)
         return out
@@ -127,20 +134,22 @@ class ResponseEvents:
 
     def _open(self) -> bytes:
         self._text = ""
-        item = _message(self._answer.call_id, None)
+        self._logprobs = []
+        item = _message(self._answer.call_id, None, [])
         return self._event("response.output_item.added", output_index=len(self._output), item=item) + self._event(
-            "response.content_part.added", **self._place(), part=_part("")
+            "response.content_part.added", **self._place(), part=_part("", [])
         )
 
     def _close(self) -> bytes:
         if self._text is None:
             return b""
         place, text, self._text = self._place(), self._text, None
-        item = _message(self._answer.call_id, text)
+        part = _part(text, self._logprobs)
+        item = _message(self._answer.call_id, text, self._logprobs)
         self._output.append(item)
         return (
-            self._event("response.output_text.done", **place, text=text, logprobs=[])
-            + self._event("response.content_part.done", **place, part=_part(text))
+            self._event("response.output_text.done", **place, text=text, logprobs=self._logprobs)
+            + self._event("response.content_part.done", **place, part=part)
             + self._event("response.output_item.done", output_index=place["output_index"], item=item)
         )
 

@@ -13,6 +13,7 @@ from lightning_jax.serve.chat_request import ChatRequest, parse_body, read_objec
 from lightning_jax.serve.errors import invalid
 
 _REFUSED = ("previous_response_id", "conversation", "prompt", "background")
+LOGPROBS = "message.output_text.logprobs"  # of `include`
 _IGNORED_ITEMS = ("reasoning",)
 
 
@@ -32,6 +33,8 @@ def parse_responses(raw: bytes, max_choices: int) -> ChatRequest:
         "tool_choice": _choice(body.get("tool_choice")),
         "max_tokens": body.get("max_output_tokens"),
         "response_format": text.get("format"),
+        "logprobs": bool(body.get("top_logprobs")) or LOGPROBS in (body.get("include") or ()),
+        "top_logprobs": body.get("top_logprobs"),
         "return_token_ids": body.get("return_token_ids"),
     }
     return parse_body(chat, max_choices, received=body)

@@ -98,6 +98,43 @@ def restrict(scaled: jax.Array, bits: jax.Array, masked: jax.Array) -> tuple[jax
     return out
 
 
+def likeliest(
+    logits: jax.Array,
+    temperature: jax.Array,
+    top_p: jax.Array,
+    bits: jax.Array,
+    masked: jax.Array,
+    count: int,
+) -> tuple[jax.Array, jax.Array]:
+    """The `count` likeliest tokens of each row, under the distribution that `sample` draws from (its arguments).
+
+    Returns ids i32[S,count] and log-probs f32[S,count], falling; -inf where fewer tokens can be drawn.
+    """
+    greedy = temperature <= 0.0
+    scaled, _ = restrict(logits / jnp.where(greedy, 1.0, temperature)[:, None], bits, masked)
+    logps = jax.nn.log_softmax(scaled, axis=-1)
+    best, ids = jax.lax.top_k(logps, count)
+    narrowed = (top_p < 1.0) & ~greedy
+    probs = jnp.exp(logps)
+    floor = _floors(probs, top_p, narrowed)[:, None]
+    nucleus = jnp.where(probs >= floor, probs, 0.0).sum(-1, keepdims=True)
+    inside = jnp.where(jnp.exp(best) >= floor, best - jnp.log(nucleus), -jnp.inf)
+    return ids, jnp.where(narrowed[:, None], inside, best)
+
+
+def _floors(probs: jax.Array, top_p: jax.Array, narrowed: jax.Array) -> jax.Array:
+    """`nucleus_floor` of the rows that are `narrowed`, 0 for the others.
+
+    Sorting V costs more than the rest of the step; the branch gives only a floor: rows without top_p keep their bits.
+    """
+    floor: jax.Array = jax.lax.cond(
+        jnp.any(narrowed),
+        lambda: nucleus_floor(probs, jnp.where(narrowed, top_p, 1.0)),
+        lambda: jnp.zeros_like(top_p),
+    )
+    return floor
+
+
 def sample(
     logits: jax.Array,
     temperature: jax.Array,
@@ -121,12 +158,7 @@ def sample(
     logps = jax.nn.log_softmax(scaled, axis=-1)
     probs = jnp.exp(logps)
     narrowed = (top_p < 1.0) & ~greedy
-    # Sorting V costs more than the rest of the step; the branch gives only a floor: rows without top_p keep their bits.
-    floor = jax.lax.cond(
-        jnp.any(narrowed),
-        lambda: nucleus_floor(probs, jnp.where(narrowed, top_p, 1.0)),
-        lambda: jnp.zeros_like(top_p),
-    )
+    floor = _floors(probs, top_p, narrowed)
     kept = jnp.where(probs >= floor[:, None], probs, 0.0)
     drawn = inverse_cdf(kept, uniforms(seeds, positions))
     tokens = jnp.where(greedy, first_maximum(scaled), drawn)

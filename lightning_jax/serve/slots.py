@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_jax.serve.config import CONTROL_COLUMNS, EngineConfig
-from lightning_jax.serve.generation import Generation, Matcher
+from lightning_jax.serve.generation import Alternatives, Generation, Matcher
 from lightning_jax.serve.prefix import PrefixCache, chunk_keys
 from lightning_jax.types import IntArray
 
@@ -35,6 +35,7 @@ class Occupant:
     ids: list[int] = field(default_factory=list)
     logps: list[float] = field(default_factory=list)
     kept: list[float] = field(default_factory=list)  # mass kept of each token's distribution
+    tops: list[Alternatives] = field(default_factory=list)  # one a token, where asked for
     matcher: Matcher | None = None  # where it stands in its grammar
 
 
@@ -179,6 +180,7 @@ class SlotTable:
             _bits(request.top_p),
             occupant.end,
             1,
+            int(request.top_logprobs > 0),
         )
 
 

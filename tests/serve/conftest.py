@@ -107,6 +107,9 @@ class MemorySink:
     def authorize(self, api_key: str) -> Grant | None:
         return self.grants.get(api_key)
 
+    def list_calls(self, attempt_id: str) -> list[Call]:
+        return [call for call in self.calls if call.attempt_id == attempt_id]
+
     def attempt_grant(self, rollout_id: str, attempt_id: str) -> Grant | None:
         found = [g for g in self.grants.values() if (g.rollout.rollout_id, g.attempt_id) == (rollout_id, attempt_id)]
         return found[0] if found else None

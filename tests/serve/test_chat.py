@@ -9,14 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import httpx
+import jax
+import jax.numpy as jnp
 import numpy as np
 import openai
 import pytest
 
+from lightning_jax.model.transformer import forward, head
 from lightning_jax.serve.calls import call_seed
 from lightning_jax.serve.engine import GenerationRequest
 from lightning_jax.types import SamplingDefaults
-from tests.serve.conftest import ENGINE, Server, eventually, policy, running, serving
+from tests.serve.conftest import ENGINE, MODEL, Server, eventually, policy, running, serving
 
 MESSAGES = [{"role": "system", "content": "be"}, {"role": "user", "content": "hello"}]
 
@@ -85,6 +88,52 @@ def test_stream_equals_plain(server):
         assert [c.response_ids.tolist() for c in calls] == [c.response_ids.tolist() for c in again]
         assert [c.sequence for c in calls] == list(range(len(plain.choices)))
         assert len({c.call_id for c in calls + again}) == 2 * len(plain.choices)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_alternatives_are_those_of_the_distribution_sampled(server, tokenizer, stream):
+    """The policy's own log-probs, recomputed at temperature 0.5 and, for a nucleus, renormalised within it."""
+    for top_p in (1.0, 0.6):
+        body = {
+            "messages": MESSAGES, "max_tokens": 7, "seed": 3, "temperature": 0.5, "top_p": top_p, "stream": stream,
+            "logprobs": True, "top_logprobs": 5,
+        }  # fmt: skip
+        raw = post(server, body, None)
+        if stream:
+            events = [json.loads(e[6:]) for e in raw.text.split("\n\n") if e.startswith("data: {")]
+            told = [t for e in events for c in e["choices"] if c["logprobs"] for t in c["logprobs"]["content"]]
+        else:
+            told = raw.json()["choices"][0]["logprobs"]["content"]
+        assert len(told) == 7
+        answer = server.engine.submit(
+            GenerationRequest(np.asarray(tokenizer.encode_chat(MESSAGES), np.int32), 7, 0.5, top_p, 3)
+        ).result(60)
+        ids = [*tokenizer.encode_chat(MESSAGES), *answer.response_ids.tolist()]
+        mask = jnp.tril(jnp.ones((1, len(ids), len(ids)), bool))
+        hidden = forward(policy(), MODEL, jnp.asarray([ids]), jnp.arange(len(ids))[None], mask)
+        logits = hidden @ head(policy()).T
+        for place, token in enumerate(told):
+            logps = np.asarray(jax.nn.log_softmax(logits[0, len(ids) - 8 + place] / 0.5))
+            order = np.argsort(-logps, kind="stable")
+            kept = order[np.cumsum(np.exp(logps[order])) - np.exp(logps[order]) < top_p] if top_p < 1 else order
+            logps = logps - np.log(np.exp(logps[kept]).sum())
+            best = kept[:5]
+            assert [t["token"] for t in token["top_logprobs"]] == [tokenizer.decode([i]) for i in best]
+            assert [t["logprob"] for t in token["top_logprobs"]] == pytest.approx(logps[best].tolist(), abs=1e-3)
+            assert token["logprob"] == pytest.approx(logps[answer.response_ids[place]], abs=1e-3)
+
+
+def test_alternatives_change_no_bit_and_are_cut_with_the_text(server, tokenizer):
+    body = {"messages": MESSAGES, "max_tokens": 30, "seed": 5, "logprobs": True}
+    plain = post(server, body, None).json()["choices"][0]
+    stop = plain["message"]["content"][4:6]
+    for extra in ({}, {"stop": stop}):
+        without = post(server, {**body, **extra}, None).json()["choices"][0]["logprobs"]["content"]
+        told = post(server, {**body, **extra, "top_logprobs": 3}, None).json()["choices"][0]["logprobs"]["content"]
+        assert [(t["token"], t["logprob"]) for t in told] == [(t["token"], t["logprob"]) for t in without]
+        assert all(len(t["top_logprobs"]) == 3 for t in told)
+    assert post(server, {**body, "top_logprobs": 21}, None).json()["error"]["param"] == "top_logprobs"
+    assert post(server, {**body, "logprobs": False, "top_logprobs": 2}, None).status_code == 400
 
 
 def test_stop_string_cuts_text_and_tokens_at_the_same_place(server, engine, tokenizer):

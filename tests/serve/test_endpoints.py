@@ -51,7 +51,14 @@ def test_forced_function_call_and_its_output(wide_server):
     assert wide_server.sink.of(2)[0].finish_reason == "tool_calls"
 
 
-@pytest.mark.parametrize("extra", [{}, {"tools": FLAT, "tool_choice": "required"}])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        {"tools": FLAT, "tool_choice": "required"},
+        {"top_logprobs": 2, "include": ["message.output_text.logprobs"]},
+    ],
+)
 def test_streamed_response_is_the_plain_one(engine, wide_engine, tokenizer, extra):
     options = {"model": "m", "input": INPUT, "max_output_tokens": 140, **extra}
     with serving(wide_engine, tokenizer) as one, client(one, 1) as api:
@@ -64,6 +71,13 @@ def test_streamed_response_is_the_plain_one(engine, wide_engine, tokenizer, extr
             final = event.response  # the client's own helper knows only complete ones
     assert kinds[0] == "response.created"
     assert kinds[-1] in ("response.completed", "response.incomplete")
+
+    def logprobs(response):
+        return [t.to_dict() for i in response.output if i.type == "message" for t in i.content[0].logprobs or []]
+
+    assert logprobs(final) == logprobs(plain)
+    assert len(logprobs(plain)) == (plain.usage.output_tokens if "include" in extra else 0)
+    assert all(len(t["top_logprobs"]) == 2 for t in logprobs(plain))
 
     def told(response):
         return [(i.type, getattr(i, "name", ""), getattr(i, "arguments", "")) for i in response.output]
@@ -103,6 +117,12 @@ def test_completions(wide_server, tokenizer):
     assert all(c.prompt_ids.tolist() == tokenizer.encode("hello") for c in calls)
     assert [c.text for c in text.choices] == [c.text for c in calls[:2]]
     assert text.choices[0].logprobs.token_logprobs == pytest.approx(calls[0].rollout_logps.tolist())
+    for choice in text.choices:
+        assert [len(top) for top in choice.logprobs.top_logprobs] == [1] * len(choice.logprobs.tokens)
+        for top, token, logp in zip(
+            choice.logprobs.top_logprobs, choice.logprobs.tokens, choice.logprobs.token_logprobs, strict=True
+        ):
+            assert top.get(token, max(top.values())) >= logp - 1e-5
     assert ids.choices[0].text == calls[2].text
     assert "".join(p.choices[0].text for p in pieces) == calls[3].text
     assert pieces[-1].choices[0].finish_reason == calls[3].finish_reason

@@ -208,7 +208,7 @@ def test_bfloat16_is_as_deterministic():
 
 def test_program_called_with_other_shapes_names_them(engine):
     with pytest.raises(ValueError, match="decode program"):
-        engine._device._programs.decode(engine._device._params, {}, np.zeros((3, 8), np.int32))
+        engine._device._programs.decode(engine._device._params, {}, np.zeros((3, 9), np.int32))
 
 
 def test_waiting_for_company_changes_no_bit(engine):

@@ -221,7 +221,7 @@ def test_stop_ends_training_with_a_checkpoint_and_start_resumes(tmp_path: Path) 
 
 def test_settings_that_cannot_work_are_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="did you mean 'grpo'"):
-        LightningServer(**SMALL, algorithm="gpro")
+        LightningServer(**SMALL, algorithm="grpoo")
     with pytest.raises(ValueError, match=r"no HF directory, no \.gguf file and no preset"):
         LightningServer("no/such/model")
     with pytest.raises(ValueError, match="tasks is empty"):

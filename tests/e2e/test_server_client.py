@@ -228,7 +228,7 @@ def test_settings_that_cannot_work_are_refused_before_anything_starts(tmp_path: 
         LightningServer(**SMALL, tasks=[])
     with pytest.raises(ValueError, match="did you mean 'steps'"):
         LightningServer(**SMALL, train={"setps": 1})
-    with pytest.raises(ValueError, match="no admin_key is set"):
+    with pytest.raises(ValueError, match="there is no API key"):
         LightningServer(**SMALL, host="0.0.0.0", folder=tmp_path).start(port=0)
     with pytest.raises(ValueError, match="call start"):
         _ = LightningServer(**SMALL).url

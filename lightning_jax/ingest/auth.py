@@ -94,7 +94,7 @@ class Authenticator:
         """The caller behind a request, or None for one with no valid token."""
         token = bearer_token(metadata)
         if token is None:
-            return None if self._admin_key else Caller(None)
+            return None if self._admin_key or self._keys else Caller(None)  # any key closes the door to those without
         if self._admin_key and same_key(token, self._admin_key):
             return Caller(None)
         if self._keys and (known := self._keys.get(key_hash(token))) is not None:

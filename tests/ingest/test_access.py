@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from lightning_jax import types
-from lightning_jax.ingest.auth import Caller, read_keys
+from lightning_jax.ingest.auth import Authenticator, Caller, read_keys
 from lightning_jax.ingest.client import IngestClient
 from lightning_jax.ingest.errors import StoreUnavailable
 from lightning_jax.ingest.receiver import SpanReceiver, TooLate
@@ -70,6 +70,12 @@ def test_a_key_may_call_what_its_scopes_name(store: Store, tmp_path: Path) -> No
     for client in clients.values():
         client.close()
     server.stop(grace=0.5)
+
+
+def test_any_key_closes_the_door_to_callers_without_one(store: Store) -> None:
+    assert Authenticator(store, None).caller(()) is not None
+    assert Authenticator(store, None, {"k": ["traces"]}).caller(()) is None
+    assert Authenticator(store, None, {"k": ["traces"]}).caller([("authorization", "Bearer k")]) is not None
 
 
 def test_unknown_scopes_and_files_are_refused(store: Store, tmp_path: Path) -> None:

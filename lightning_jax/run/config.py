@@ -14,6 +14,7 @@ class TrainConfig:
     samples_per_task: int = 8  # G of the group baselines
     temperature: float = 1.0  # top_p stays 1: truncated sampling would bias the ratios
     max_tokens: int = 48  # upper bound per call
+    overlong_buffer: int | None = None  # of the reward term `overlong`: tokens before the bound; None: a fifth of it
     rollout_timeout_s: float = 120.0
     max_attempts: int = 1  # tries of a rollout whose agent fails
     checkpoint_every: int = 20  # steps; the last step is always kept

@@ -137,8 +137,7 @@ class Experiment:
 
     def _run(self) -> dict[str, Any]:
         parts = self.parts
-        study = self._study or load_study(self.config["task"])
-        parts.composition.check_terms(study.terms)
+        study = parts.complete(self._study or load_study(self.config["task"]))
         self.board.log(
             f"{study.name}: {len(study.train)} tasks to train on, {len(study.validation)} for validation, "
             f"{len(study.test)} held out; {len(study.demonstrations)} demonstrations"

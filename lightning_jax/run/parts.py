@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lightning_jax.batch import BatchConfig
@@ -20,6 +20,7 @@ from lightning_jax.credit.config import CreditConfig
 from lightning_jax.learner.config import AlgoConfig
 from lightning_jax.learner.optimizer import OptimizerConfig
 from lightning_jax.rewards.compose import Composition
+from lightning_jax.rewards.terms import overlong
 from lightning_jax.run.config import EvalConfig, RunnerConfig, ServerConfig, StoreConfig, TrainConfig, WarmupConfig
 from lightning_jax.run.study import Study
 from lightning_jax.serve.config import EngineConfig
@@ -66,6 +67,13 @@ class Parts:
                 f"algo.advantage={self.algo.advantage} makes advantages from credited rewards, but "
                 f"credit.apply_to={self.credit.apply_to} hands out weights: set credit.apply_to=reward"
             )
+
+    def complete(self, study: Study) -> Study:
+        """`study` with the reward terms that depend on a run's limits. ValueError where the reward names another."""
+        limit, buffer = self.train.max_tokens, self.train.overlong_buffer
+        terms = {"overlong": overlong(limit, max(1, limit // 5) if buffer is None else buffer), **study.terms}
+        self.composition.check_terms(terms)
+        return replace(study, terms=terms)
 
 
 def read_parts(config: Mapping[str, Any]) -> Parts:

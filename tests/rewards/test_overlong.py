@@ -13,8 +13,11 @@ import pytest
 from lightning_jax.rewards import Composition
 from lightning_jax.rewards.compose import total
 from lightning_jax.rewards.terms import overlong
+from lightning_jax.run.parts import read_parts
+from lightning_jax.run.study import Study
 from lightning_jax.types import Task
 from tests.credit.samples import trajectory
+from tests.e2e.toy import config
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "dapo_overlong.json").read_text())["cases"]
 TASK = Task("t", {})
@@ -37,3 +40,14 @@ def test_penalty(case: dict[str, Any]) -> None:
 def test_a_buffer_beyond_the_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="buffer=30 and max_tokens=20"):
         overlong(20, 30)
+
+
+def test_every_run_has_the_term_with_its_own_limits() -> None:
+    values = config("train.max_tokens=20", "train.overlong_buffer=10")
+    terms = {"right": 1.0, "overlong": {"weight": 1.0, "form": "penalty"}}
+    parts = read_parts({**values, "reward": {"outcome": "right", "terms": terms}})
+    study = Study("s", "accuracy", "level", (), (), (), {"right": lambda task, one: 1.0})
+    long = replace(trajectory(1).transitions[0], response_ids=np.zeros(15, np.int32))
+    assert parts.complete(study).terms["overlong"](TASK, replace(trajectory(1), transitions=(long,))) == 0.5
+    with pytest.raises(ValueError, match="right"):
+        parts.complete(replace(study, terms={}))

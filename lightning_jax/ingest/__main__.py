@@ -40,9 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--http-port", type=int, help="OTLP/HTTP; none unless given")
     parser.add_argument("--http-root", default="", help="root of the policy server's URL, for rollouts claimed here")
     parser.add_argument("--keys", help="YAML file: bearer key -> list of scopes")
-    parser.add_argument("--tls-certificate", help="PEM chain; with --tls-key the gRPC port speaks TLS")
+    parser.add_argument("--tls-certificate", help="PEM chain; with --tls-key both ports speak TLS")
     parser.add_argument("--tls-key")
-    parser.add_argument("--tls-client-ca", help="PEM; only clients with a certificate of this CA get in")
+    parser.add_argument("--tls-client-ca", help="PEM; only clients with a certificate of this CA get in, on both ports")
     parser.add_argument("--grace", type=float, default=10.0, help="seconds to drain, default %(default)s")
     return parser
 
@@ -51,9 +51,12 @@ async def _health(_request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-def _http(server: IngestServer, host: str, port: int) -> tuple[uvicorn.Server, threading.Thread]:
+def _http(server: IngestServer, host: str, port: int, tls: ServerTls | None) -> tuple[uvicorn.Server, threading.Thread]:
     app = Starlette(routes=[Route("/health", _health), *server.http_routes()])
-    config = uvicorn.Config(app, host=host, port=port, lifespan="off", access_log=False, log_config=None, ws="none")
+    config = uvicorn.Config(
+        app, host=host, port=port, lifespan="off", access_log=False, log_config=None, ws="none",
+        **({} if tls is None else tls.uvicorn()),
+    )  # fmt: skip
     front = uvicorn.Server(config)
     thread = threading.Thread(target=front.run, name="ingest-http", daemon=True)
     thread.start()
@@ -69,10 +72,8 @@ def main(argv: list[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     try:
-        keys, tls = (
-            read_keys(options.keys),
-            ServerTls.of(options.tls_certificate, options.tls_key, options.tls_client_ca),
-        )
+        keys = read_keys(options.keys)
+        tls = ServerTls.of(options.tls_certificate, options.tls_key, options.tls_client_ca)
         with Store(options.store) as store:
             server = IngestServer(
                 store, options.host, options.port, options.http_root, os.environ.get("LJX_API_KEY") or None,
@@ -80,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
             )  # fmt: skip
             sys.stdout.write(f"{server.start()}\n")
             sys.stdout.flush()
-            front = _http(server, options.host, options.http_port) if options.http_port is not None else None
+            front = _http(server, options.host, options.http_port, tls) if options.http_port is not None else None
             ended.wait()
             log.info("draining")
             if front is not None:

@@ -37,9 +37,12 @@ class IngestMetrics(Collector):
             ("exports_throttled", "exports told to come back"),
         ):
             yield CounterMetricFamily(f"ljx_ingest_{name}", help_, value=counters[name])
-        yield GaugeMetricFamily(
-            "ljx_ingest_spans_pending", "spans that wait for their commit", value=counters["pending"]
-        )
+        for what, help_ in (
+            ("requests", "exports being read or waiting for their commit"),
+            ("spans", "spans that wait for their commit"),
+            ("bytes", "bytes of exports being read or waiting for their commit"),
+        ):
+            yield GaugeMetricFamily(f"ljx_ingest_{what}_pending", help_, value=counters[f"pending_{what}"])
         aside = GaugeMetricFamily("ljx_ingest_quarantined", "put aside and not placed since", labels=["kind", "reason"])
         for (kind, reason), count in self._store.quarantined().items():
             aside.add_metric([kind, reason], count)

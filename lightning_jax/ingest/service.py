@@ -6,7 +6,6 @@ Invariant: it listens beyond loopback only with an admin key. A stop answers wha
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -27,17 +26,19 @@ from lightning_jax._proto.lightning.v1 import (
     transition_pb2_grpc,
 )
 from lightning_jax.ingest import trace_service
+from lightning_jax.ingest.admission import ReceiverLimits
 from lightning_jax.ingest.auth import Authenticator, AuthInterceptor
 from lightning_jax.ingest.call_service import CallService
 from lightning_jax.ingest.otlp_http import TraceRoutes
 from lightning_jax.ingest.policy_service import PolicyCallback, PolicyService
-from lightning_jax.ingest.receiver import MAX_REQUEST_BYTES, ReceiverLimits, SpanReceiver
+from lightning_jax.ingest.receiver import MAX_REQUEST_BYTES, SpanReceiver
 from lightning_jax.ingest.reward_service import RewardService
 from lightning_jax.ingest.rollout_service import RolloutService
 from lightning_jax.ingest.store import Store
 from lightning_jax.ingest.tls import ServerTls
 from lightning_jax.ingest.trace_service import TraceService
 from lightning_jax.ingest.transition_service import TransitionService
+from lightning_jax.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
 SERVICES = (
@@ -183,11 +184,3 @@ class IngestServer:
         names = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, server)
         return servicer
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,4 +1,4 @@
-"""TLS of the gRPC port: what the server shows, what it asks of clients, and what a client trusts."""
+"""TLS of gRPC and HTTP: what the server shows, what it asks of clients, and what a client trusts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -36,6 +37,13 @@ class ServerTls:
         pair = (_read(self.key, "TLS key"), _read(self.certificate, "TLS certificate"))
         ca = _read(self.client_ca, "TLS client CA") if self.client_ca is not None else None
         return grpc.ssl_server_credentials([pair], root_certificates=ca, require_client_auth=ca is not None)
+
+    def uvicorn(self) -> dict[str, Any]:
+        """The same for an HTTP port, as arguments of uvicorn.Config."""
+        verified: dict[str, Any] = {}
+        if self.client_ca is not None:
+            verified = {"ssl_ca_certs": str(self.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+        return {"ssl_certfile": str(self.certificate), "ssl_keyfile": str(self.key), **verified}
 
 
 @dataclass(frozen=True, slots=True)

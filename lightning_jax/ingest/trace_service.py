@@ -49,9 +49,10 @@ class TraceService:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
             return ExportTraceServiceResponse()
         try:
-            placement = await self._receiver.receive(
-                request, caller, ExportTraceServiceRequest.FromString, context.time_remaining()
-            )
+            with self._receiver.admit(len(request)) as admission:
+                placement = await self._receiver.receive(
+                    request, caller, ExportTraceServiceRequest.FromString, admission, context.time_remaining()
+                )
         except ValueError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except TooLate as error:

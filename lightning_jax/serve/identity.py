@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
+from lightning_jax.loopback import is_loopback
 from lightning_jax.serve.config import ServeConfig
 from lightning_jax.serve.errors import ApiError
 from lightning_jax.serve.keys import find_key
@@ -134,14 +134,6 @@ def check_exposure(host: str, config: ServeConfig) -> None:
         )
     if config.open:
         raise ValueError(f"host is {host!r}, which other machines can reach, and serve.open=true lets anybody in")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def bearer(authorization: str) -> str:

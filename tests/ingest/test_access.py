@@ -154,15 +154,20 @@ def test_an_export_whose_deadline_cannot_be_met_stores_nothing_it_does_not_say(s
 
 
 def test_a_slow_commit_does_not_lock_deadlines_out_for_good(store: Store) -> None:
-    receiver, decode = SpanReceiver(store), ExportTraceServiceRequest.FromString
+    receiver = SpanReceiver(store)
     data = make_request(make_span(1)).SerializeToString()
+
+    async def receive(left_s: float | None) -> None:
+        with receiver.admit(len(data)) as admission:
+            await receiver.receive(data, Caller(None), ExportTraceServiceRequest.FromString, admission, left_s)
+
     store._writer.submit(lambda transaction: time.sleep(0.5))
-    asyncio.run(receiver.receive(data, Caller(None), decode, None))
+    asyncio.run(receive(None))
     with pytest.raises(TooLate, match="use a longer deadline"):
-        asyncio.run(receiver.receive(data, Caller(None), decode, 0.01))
+        asyncio.run(receive(0.01))
     for _ in range(200):
         with contextlib.suppress(TooLate):
-            asyncio.run(receiver.receive(data, Caller(None), decode, 0.01))
+            asyncio.run(receive(0.01))
             return
     pytest.fail("every export was refused")
 

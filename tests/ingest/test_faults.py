@@ -15,9 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from lightning_jax import types
+from lightning_jax.ingest.admission import ReceiverLimits
 from lightning_jax.ingest.client import IngestClient
 from lightning_jax.ingest.errors import StoreUnavailable
-from lightning_jax.ingest.receiver import ReceiverLimits
 from lightning_jax.ingest.retry_info import _field
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store

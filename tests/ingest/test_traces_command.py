@@ -16,7 +16,7 @@ from rich.console import Console
 from lightning_jax import types
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store
-from lightning_jax.traces import main
+from lightning_jax.traces.__main__ import main
 from tests.ingest.conftest import claim_one, make_call
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "agent_spans.jsonl"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from pathlib import Path
 
 import pytest
 
 from lightning_jax.ingest.client import IngestClient
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store
-from lightning_jax.runner import Runner
+from lightning_jax.runner import CommandAgent, Runner
 from lightning_jax.types import Rollout, SamplingDefaults
 from tests.serve.conftest import eventually
 
@@ -73,3 +74,55 @@ def test_a_hung_agent_is_reported_and_replaced(client):
         hang.set()
         runner.stop()
     assert ended(client, 6) == {"ro-0": "timeout", **{f"ro-{n}": "succeeded" for n in range(1, 6)}}
+
+
+def test_a_stop_ends_idle_threads_and_gives_up_on_a_hung_agent(client):
+    hang, hanging = threading.Event(), threading.Event()
+
+    def agent(task_input, *, base_url, api_key, model):
+        if task_input["n"] == 0:
+            hanging.set()
+            hang.wait(60)
+        return {}
+
+    before = set(threading.enumerate())
+    client.enqueue([rollout(n) for n in range(8)])
+    runner = Runner(client, agent, concurrency=4)
+    runner.start()
+    eventually(lambda: len(ended(client, 8)) == 7 and hanging.is_set())
+    assert len([thread for thread in threading.enumerate() if thread.name.startswith("ro-")]) > 1
+    runner.stop(timeout_s=0.5)
+    assert ended(client, 8) == {"ro-0": "cancelled", **{f"ro-{n}": "succeeded" for n in range(1, 8)}}
+    (hung,) = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith(("ro-", "runner-"))]
+    hang.set()
+    hung.join(20)
+    assert not hung.is_alive()
+
+
+def test_a_stop_lets_attempts_end(client):
+    begun, release = threading.Event(), threading.Event()
+
+    def agent(task_input, *, base_url, api_key, model):
+        begun.set()
+        return {"released": release.wait(20)}
+
+    client.enqueue([rollout(0)])
+    runner = Runner(client, agent, concurrency=1)
+    runner.start()
+    assert begun.wait(20)
+    threading.Timer(1.5, release.set).start()  # by then nobody claims or watches any more
+    runner.stop(timeout_s=20.0)
+    assert ended(client, 1) == {"ro-0": "succeeded"}
+
+
+def test_a_stop_kills_the_programs_of_attempts_that_hang(client, tmp_path):
+    pid = tmp_path / "pid"
+    client.enqueue([rollout(0)])
+    runner = Runner(
+        client, CommandAgent(f"bash -c 'echo $$ > {pid}.part; mv {pid}.part {pid}; sleep 600'"), concurrency=1
+    )
+    runner.start()
+    eventually(pid.exists)
+    runner.stop(timeout_s=0.2)
+    eventually(lambda: not Path(f"/proc/{pid.read_text().strip()}").exists())
+    assert ended(client, 1) == {"ro-0": "cancelled"}

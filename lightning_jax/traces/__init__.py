@@ -1,0 +1,1 @@
+"""Look at traces, and move them: `python -m lightning_jax.traces --help`."""

@@ -77,3 +77,4 @@ class ServerConfig:
     tls_certificate: str | None = None  # PEM files: HTTP and gRPC are both encrypted; clients then take LJX_TLS_CA
     tls_key: str | None = None
     tls_client_ca: str | None = None  # with it, gRPC lets only clients with a certificate of this authority in
+    tls_http_client_ca: str | None = None  # the same for HTTP, where few agents have certificates

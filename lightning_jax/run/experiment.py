@@ -296,6 +296,7 @@ def build_service(
         http_port=parts.server.http_port,
         grpc_port=parts.server.grpc_port,
         advertise=parts.server.advertise,
+        serve={"ssl_client_ca": parts.server.tls_http_client_ca or ""},
         keys=read_keys(parts.server.keys_file),
         tls=ServerTls.of(parts.server.tls_certificate, parts.server.tls_key, parts.server.tls_client_ca),
         admin_key=admin_key,

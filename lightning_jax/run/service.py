@@ -20,10 +20,11 @@ from lightning_jax.publish.handover import on_one_device
 from lightning_jax.publish.version import params_digest, params_from_safetensors
 from lightning_jax.serve.app import create_app
 from lightning_jax.serve.config import EngineConfig, ServeConfig
-from lightning_jax.serve.engine import Engine
+from lightning_jax.serve.engines import build_engine
 from lightning_jax.serve.http import HttpServer
 from lightning_jax.serve.keys import SCOPES, ApiKey
 from lightning_jax.serve.request_log import RequestLog
+from lightning_jax.serve.vllm.config import VllmConfig
 from lightning_jax.types import PolicyVersion
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Service:
         tokenizer: Tokenizer,
         *,
         store_url: str,
-        engine: EngineConfig,
+        engine: EngineConfig | VllmConfig,
         host: str = "127.0.0.1",
         http_port: int = 0,
         grpc_port: int = 0,
@@ -59,11 +60,12 @@ class Service:
     ) -> None:
         """advertise: host name in the base URLs handed to agents. ValueError for a host that others can reach without
         `admin_key`; with one, calls that belong to no rollout need it too, or one of `keys` (bearer key -> scopes) with
-        the scope infer. tls holds for HTTP and gRPC (client certificates for gRPC only: agents' HTTP clients have
-        none). log_folder: where lightning_server.log goes; None writes none.
+        the scope infer. tls holds for HTTP and gRPC; its client CA for gRPC only, as few agents' HTTP clients have
+        certificates: `serve` has ssl_client_ca for those that do. log_folder: where lightning_server.log goes; None
+        writes none.
         """
         self.store = Store(store_url)
-        self.engine = Engine(model_config, engine, tokenizer.eos_ids)
+        self.engine = build_engine(model_config, engine, tokenizer.eos_ids)
         self._host, self._advertise = host, advertise
         front = _front(serve or {}, admin_key, keys or {}, tls)
         self._log = RequestLog(log_folder) if log_folder is not None else None
@@ -141,7 +143,8 @@ def _front(
     serve: Mapping[str, Any], admin_key: str | None, keys: Mapping[str, Collection[str]], tls: ServerTls | None
 ) -> ServeConfig:
     """The HTTP front's settings: what is given, with the keys and the certificate that it shares with ingestion."""
-    settings = ServeConfig.from_mapping(serve)
+    shown = {} if tls is None else {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
+    settings = ServeConfig.from_mapping({**serve, **shown})
     shared = [
         ApiKey.unnamed(key, known) for key, scopes in keys.items() if (known := [s for s in scopes if s in SCOPES])
     ]
@@ -152,8 +155,6 @@ def _front(
         admin_key=admin_key or settings.admin_key,
         anonymous=bool(serve.get("anonymous", not guarded)),
         keys=every,
-        ssl_certfile=settings.ssl_certfile if tls is None else str(tls.certificate),
-        ssl_keyfile=settings.ssl_keyfile if tls is None else str(tls.key),
     )
 
 

@@ -88,6 +88,7 @@ class ServeConfig:
     keys: tuple[ApiKey, ...] = ()  # more, with scopes; in YAML: name -> {key: ..., scopes: [infer, ingest, admin]}
     ssl_certfile: str = ""  # PEM files: with both, HTTP is HTTPS
     ssl_keyfile: str = ""
+    ssl_client_ca: str = ""  # PEM; with it, only clients that show a certificate of this authority get in, agents too
     max_concurrent: int = 2048  # requests in progress; more are told to come back in a second
     anonymous: bool = True  # serve calls without a rollout from the loopback interface; they are not recorded
     open: bool = False  # development only: the path alone says whose call it is, no key needed
@@ -105,6 +106,10 @@ class ServeConfig:
             raise ValueError(
                 f"TLS takes a certificate and its key; got ssl_certfile={self.ssl_certfile!r}, "
                 f"ssl_keyfile={self.ssl_keyfile!r}"
+            )
+        if self.ssl_client_ca and not self.ssl_certfile:
+            raise ValueError(
+                f"ssl_client_ca={self.ssl_client_ca!r} asks for certificates, which takes TLS: ssl_certfile"
             )
         if self.max_concurrent < 1:
             raise ValueError(f"max_concurrent={self.max_concurrent} must be at least 1")

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import importlib.util
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 
@@ -42,12 +43,15 @@ class HttpServer:
             backlog=4096,
             ssl_certfile=settings.ssl_certfile or None,
             ssl_keyfile=settings.ssl_keyfile or None,
+            ssl_ca_certs=settings.ssl_client_ca or None,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if settings.ssl_client_ca else ssl.CERT_NONE,
         )
         try:
             config.load()
         except OSError as error:  # ssl's errors are OSErrors
             raise ValueError(
-                f"TLS with ssl_certfile={settings.ssl_certfile!r}, ssl_keyfile={settings.ssl_keyfile!r}: {error}"
+                f"TLS with ssl_certfile={settings.ssl_certfile!r}, ssl_keyfile={settings.ssl_keyfile!r}, "
+                f"ssl_client_ca={settings.ssl_client_ca!r}: {error}"
             ) from error
         self._server = uvicorn.Server(config)
         self._thread: threading.Thread | None = None

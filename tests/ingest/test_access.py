@@ -13,9 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from lightning_jax import types
 from lightning_jax.ingest.auth import Authenticator, Caller, read_keys
@@ -25,6 +29,9 @@ from lightning_jax.ingest.receiver import SpanReceiver, TooLate
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store
 from lightning_jax.ingest.tls import ClientTls, ServerTls
+from lightning_jax.run.service import _front
+from lightning_jax.serve.config import ServeConfig
+from lightning_jax.serve.http import HttpServer
 from tests.ingest.conftest import claim_one, make_call, make_rollout
 from tests.ingest.otlp import METHOD, Exporter, make_request, make_span
 from tests.ingest.processes import ServerProcess
@@ -125,6 +132,28 @@ def test_tls_and_mutual_tls(store: Store, tmp_path: Path) -> None:
             with client, pytest.raises(StoreUnavailable):
                 client.rollout_statuses(["nobody"])
         server.stop(grace=0.5)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program to make certificates")
+def test_the_http_ports_ask_for_certificates_too(store_url: str, tmp_path: Path) -> None:
+    make_certificates(tmp_path)
+    ca, certificate, key = (tmp_path / name for name in ("ca.pem", "server.pem", "server.key"))
+    known = ClientTls(ca, tmp_path / "client.pem", tmp_path / "client.key")
+    settings = _front({"ssl_client_ca": str(ca)}, None, {}, ServerTls(certificate, key))
+    policy = HttpServer(Starlette(routes=[Route("/health", lambda _: PlainTextResponse("ok"))]), settings=settings)
+    options = ("--tls-certificate", certificate, "--tls-key", key, "--tls-client-ca", ca)
+    with ServerProcess(store_url, *map(str, options)) as collector:
+        for root in (f"127.0.0.1:{policy.start()}", collector.http.removeprefix("http://")):
+            transport = httpx.HTTPTransport(verify=known.context(), retries=5)
+            with httpx.Client(transport=transport) as client:
+                assert client.get(f"https://{root}/health").status_code == 200
+            with pytest.raises(httpx.TransportError):  # a server that nobody can trust without a certificate
+                httpx.get(f"https://{root}/health", verify=ClientTls(ca).context())
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"http://{root}/health")
+    policy.stop()
+    with pytest.raises(ValueError, match="takes TLS"):
+        ServeConfig(ssl_client_ca=str(ca))
 
 
 def test_half_of_a_tls_configuration_is_refused(tmp_path: Path) -> None:

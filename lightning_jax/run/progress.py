@@ -65,6 +65,7 @@ class ProgressBoard:
             console=console,
             disable=quiet,
             refresh_per_second=4,
+            auto_refresh=console.is_terminal,  # drawing what nobody sees would cost 4% of a core
         )
 
     def __enter__(self) -> ProgressBoard:

@@ -24,6 +24,8 @@ from lightning_jax.rewards.terms import overlong
 from lightning_jax.run.config import EvalConfig, RunnerConfig, ServerConfig, StoreConfig, TrainConfig, WarmupConfig
 from lightning_jax.run.study import Study
 from lightning_jax.serve.config import EngineConfig
+from lightning_jax.serve.engines import read_engine
+from lightning_jax.serve.vllm.config import VllmConfig
 
 SECTIONS = (
     "name", "seed", "train", "eval", "warmup", "runner", "server", "store",
@@ -57,7 +59,7 @@ class Parts:
     algo: AlgoConfig
     optimizer: OptimizerConfig
     batch: BatchConfig
-    engine: EngineConfig
+    engine: EngineConfig | VllmConfig
     mesh: Mapping[str, int]
 
     def check_together(self) -> None:
@@ -96,7 +98,7 @@ def read_parts(config: Mapping[str, Any]) -> Parts:
         algo=AlgoConfig.from_mapping(algo),
         optimizer=OptimizerConfig.from_mapping(optimizer),
         batch=BatchConfig.from_mapping(config["batch"]),
-        engine=EngineConfig.from_mapping(config["engine"]),
+        engine=read_engine(config["engine"]),
         mesh=dict(config["mesh"]),
     )
 

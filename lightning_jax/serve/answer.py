@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lightning_jax.serve.engine import Engine
 from lightning_jax.serve.errors import ApiError, busy, from_sink
 from lightning_jax.serve.generation import (
     Alternatives,
@@ -24,6 +23,7 @@ from lightning_jax.serve.generation import (
     QueueFull,
     TokenChunk,
 )
+from lightning_jax.serve.policy_engine import PolicyEngine
 from lightning_jax.serve.text import ResponseText
 from lightning_jax.serve.tools import ToolCall, ToolReader
 from lightning_jax.types import Call, FinishReason
@@ -70,7 +70,7 @@ class Answer:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: PolicyEngine,
         call_id: str,
         choices: Sequence[Choice],
         prompt_tokens: int,

@@ -22,10 +22,10 @@ from lightning_jax.serve.chat import ChatService, ChatTokenizer
 from lightning_jax.serve.chat_request import ChatRequest, parse_chat
 from lightning_jax.serve.completions import CompletionChunks, completion_body, parse_completion
 from lightning_jax.serve.config import ServeConfig
-from lightning_jax.serve.engine import Engine
 from lightning_jax.serve.errors import ApiError, busy
 from lightning_jax.serve.identity import CallSink, Identity, check_operator, identify
 from lightning_jax.serve.metrics import ServerMetrics
+from lightning_jax.serve.policy_engine import PolicyEngine
 from lightning_jax.serve.request_log import RequestLog
 from lightning_jax.serve.responses import KEEP_ALIVE, ChunkWriter, Decode, completion, encode, error_event
 from lightning_jax.serve.responses_answer import ResponseEvents, response_body
@@ -61,7 +61,7 @@ class Dialect:
 
 
 def create_app(
-    engine: Engine,
+    engine: PolicyEngine,
     tokenizer: ChatTokenizer,
     sink: CallSink,
     config: ServeConfig | None = None,
@@ -92,7 +92,7 @@ class _Front:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: PolicyEngine,
         tokenizer: ChatTokenizer,
         sink: CallSink,
         config: ServeConfig,
@@ -113,7 +113,9 @@ class _Front:
         self._chat = Dialect(
             parse_chat,
             lambda a, c: completion(a, named(c), decode, logprobs=c.logprobs, token_ids=c.token_ids),
-            lambda a, c: ChunkWriter(a, named(c), decode, logprobs=c.logprobs, include_usage=c.include_usage),
+            lambda a, c: ChunkWriter(
+                a, named(c), decode, logprobs=c.logprobs, include_usage=c.include_usage, token_ids=c.token_ids
+            ),
         )
         self._responses = Dialect(
             parse_responses,

@@ -14,11 +14,11 @@ from lightning_jax.serve.answer import Answer, Choice
 from lightning_jax.serve.calls import CallNumbers, agent_key, call_seed, free_seed, new_call_id
 from lightning_jax.serve.chat_request import ChatRequest
 from lightning_jax.serve.config import ServeConfig
-from lightning_jax.serve.engine import Engine
 from lightning_jax.serve.errors import ApiError, busy, invalid
 from lightning_jax.serve.generation import EngineStopped, GenerationRequest, GenerationResult, PromptTooLong, QueueFull
 from lightning_jax.serve.grammar import Constrainer, TokenGrammar, schema_rule
 from lightning_jax.serve.identity import CallSink, Grant
+from lightning_jax.serve.policy_engine import PolicyEngine
 from lightning_jax.serve.text import ResponseText
 from lightning_jax.serve.tools import ToolForm, ToolReader, for_template, forced_call, form_of
 from lightning_jax.types import Call, FinishReason, IntArray, SamplingParams
@@ -54,7 +54,7 @@ class ChatTokenizer(Protocol):
 class ChatService:
     """Begins answers. One event loop only."""
 
-    def __init__(self, engine: Engine, tokenizer: ChatTokenizer, sink: CallSink, config: ServeConfig) -> None:
+    def __init__(self, engine: PolicyEngine, tokenizer: ChatTokenizer, sink: CallSink, config: ServeConfig) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
         self._sink = sink
@@ -161,7 +161,7 @@ class ChatService:
             temperature = imposed.temperature if imposed.temperature is not None else 1.0 if training else temperature
             top_p = imposed.top_p if imposed.top_p is not None else 1.0 if training else top_p
             wish = min(wish, imposed.max_tokens) if imposed.max_tokens is not None else wish
-        room = max(1, self._engine.config.max_length - len(prompt))
+        room = max(1, self._engine.max_length - len(prompt))
         return GenerationRequest(prompt, min(wish, room), temperature, top_p, seed, top_logprobs=chat.top_logprobs)
 
     def _call(

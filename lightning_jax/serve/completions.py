@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from itertools import accumulate
 from typing import Any
 
 from lightning_jax.serve.answer import Answer, Choice, Delta
@@ -10,7 +11,6 @@ from lightning_jax.serve.chat_request import MAX_TOP_LOGPROBS, ChatRequest, pars
 from lightning_jax.serve.errors import invalid
 from lightning_jax.serve.responses import DONE, Decode, encode, event, extensions, usage
 
-Encode = Callable[[str], list[int]]
 _REFUSED = ("echo", "suffix", "best_of")
 
 
@@ -59,6 +59,7 @@ class CompletionChunks:
     def __init__(self, answer: Answer, chat: ChatRequest, model: str, decode: Decode) -> None:
         self._answer, self._chat, self._decode = answer, chat, decode
         self._head = _head(answer, model)
+        self._offsets: Counter[int] = Counter()  # characters of the tokens told of each choice
 
     def opening(self) -> bytes:
         """Nothing: the first text comes first."""
@@ -66,7 +67,10 @@ class CompletionChunks:
 
     def delta(self, delta: Delta) -> bytes:
         """Text, and the end where it is one."""
-        return event({**self._head, "choices": [_choice(delta, self._chat, self._decode)]})
+        choice = _choice(delta, self._chat, self._decode, self._offsets[delta.index])
+        self._offsets[delta.index] += sum(len(token) for token in (choice["logprobs"] or {}).get("tokens", ()))
+        ended = delta.finish_reason is not None and self._chat.token_ids
+        return event({**self._head, "choices": [choice], **(extensions(self._answer, delta.index) if ended else {})})
 
     def closing(self) -> bytes:
         """Usage where it was asked for, and [DONE]."""
@@ -86,13 +90,15 @@ def _whole(choice: Choice) -> Delta:
     )
 
 
-def _choice(delta: Delta, chat: ChatRequest, decode: Decode) -> dict[str, Any]:
+def _choice(delta: Delta, chat: ChatRequest, decode: Decode, offset: int = 0) -> dict[str, Any]:
+    """offset: characters of the choice's tokens before these."""
     logprobs = None
     if chat.logprobs:
         tokens = [decode([token]) for token in delta.ids]
+        offsets = list(accumulate((len(token) for token in tokens), initial=offset))[:-1]
         tops = [{decode([token]): logp for token, logp in top} for top in delta.tops]
         logprobs = {
-            "tokens": tokens, "token_logprobs": list(delta.logps), "top_logprobs": tops or None, "text_offset": []
+            "tokens": tokens, "token_logprobs": list(delta.logps), "top_logprobs": tops or None, "text_offset": offsets
         }  # fmt: skip
     out = {"index": delta.index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish_reason}
     return {**out, "token_ids": list(delta.ids)} if chat.token_ids else out

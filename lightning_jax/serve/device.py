@@ -51,7 +51,7 @@ class Device:
     def replace_params(self, params: Params) -> None:
         """New weights of the same shapes; ValueError names the first leaf that differs."""
         new = serving_params(params, self._config.compute_dtype)
-        _check_same(self._params, new)
+        check_same(self._params, new)
         for leaf in jax.tree.leaves(new):
             leaf.block_until_ready()  # from here on the caller may donate its arrays
         self._params = new
@@ -92,7 +92,8 @@ class Device:
         return packed[..., :count], np.ascontiguousarray(packed[..., count:]).view(np.float32)
 
 
-def _check_same(old: Params, new: Params) -> None:
+def check_same(old: Params, new: Params) -> None:
+    """ValueError names the first leaf of `new` whose shape or dtype differs from that of `old`."""
     before, after = jax.tree.leaves_with_path(old), jax.tree.leaves_with_path(new)
     if [p for p, _ in before] != [p for p, _ in after]:
         raise ValueError("the published weights have other leaves than those the engine was started with")

@@ -93,6 +93,11 @@ class Engine:
         self._seconds: dict[str, float] = {"dispatch_seconds_total": 0.0, "device_wait_seconds_total": 0.0}
 
     @property
+    def max_length(self) -> int:
+        """Tokens of prompt and answer together, at most."""
+        return self.config.max_length
+
+    @property
     def policy_version(self) -> int:
         """Version of the weights that the next request is sampled from; -1 before start."""
         return self._version

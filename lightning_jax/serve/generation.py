@@ -42,6 +42,10 @@ class Matcher(Protocol):
 class Grammar(Protocol):
     """What a response must be."""
 
+    @property
+    def source(self) -> str:
+        """Its text, in llguidance's Lark."""
+
     def matcher(self) -> Matcher:
         """A new one, at the beginning of the response."""
 
@@ -77,7 +81,7 @@ class GenerationResult:
     rollout_logps: FloatArray  # f32[R], under the distribution sampled
     finish_reason: FinishReason  # stop | length | abort
     policy_version: int  # one version for the whole sequence
-    kept_mass: float = 1.0  # mean over the tokens of what grammar and top_p left of the policy's distribution
+    kept_mass: float = 1.0  # mean over tokens of what grammar and top_p left of the policy's distribution; 0: not told
     tops: list[Alternatives] = field(default_factory=list)  # as many as response_ids, where asked for
 
 

@@ -57,8 +57,9 @@ class TokenMatcher:
 class TokenGrammar:
     """A compiled grammar (`generation.Grammar`)."""
 
-    def __init__(self, prototype: Any, eos_ids: Sequence[int]) -> None:
+    def __init__(self, prototype: Any, eos_ids: Sequence[int], source: str) -> None:
         self._prototype = prototype
+        self.source = source
         self._eos_ids = tuple(eos_ids)
 
     def matcher(self) -> TokenMatcher:
@@ -90,7 +91,7 @@ class Constrainer:
                     raise invalid(
                         f"{param} cannot be enforced: {matcher.get_error()[:500]}", param, "unsupported_schema"
                     )
-                found = self._cache[lark] = TokenGrammar(matcher, self._tokenizer.eos_ids)
+                found = self._cache[lark] = TokenGrammar(matcher, self._tokenizer.eos_ids, lark)
             self._cache.move_to_end(lark)
             while len(self._cache) > CACHED:
                 self._cache.popitem(last=False)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lightning_jax.serve.engine import Engine
+from lightning_jax.serve.policy_engine import PolicyEngine
 
 
 class CallCounts(Protocol):
@@ -22,7 +22,7 @@ class CallCounts(Protocol):
 class ServerMetrics:
     """One registry per app, so that several servers of one process don't mix."""
 
-    def __init__(self, engine: Engine, calls: CallCounts) -> None:
+    def __init__(self, engine: PolicyEngine, calls: CallCounts) -> None:
         self._registry = CollectorRegistry()
         self._answers = Counter("ljx_http_answers", "HTTP answers", ["endpoint", "status"], registry=self._registry)
         self._joins = Counter("ljx_http_retries_joined", "retries that got an earlier answer", registry=self._registry)
@@ -42,7 +42,7 @@ class ServerMetrics:
 
 
 class _EngineNumbers(Collector):
-    def __init__(self, engine: Engine, calls: CallCounts) -> None:
+    def __init__(self, engine: PolicyEngine, calls: CallCounts) -> None:
         self._engine = engine
         self._calls = calls
 

@@ -103,17 +103,28 @@ def completion(answer: Answer, model: str, decode: Decode, *, logprobs: bool, to
     )
 
 
-def extensions(answer: Answer) -> dict[str, Any]:
-    """What training code wants beside OpenAI's fields."""
-    first = answer.choices[0]
-    return {"prompt_token_ids": first.request.prompt_ids.tolist(), "policy_version": first.policy_version}
+def extensions(answer: Answer, index: int = 0) -> dict[str, Any]:
+    """What training code wants beside OpenAI's fields, of one choice."""
+    choice = answer.choices[index]
+    return {"prompt_token_ids": choice.request.prompt_ids.tolist(), "policy_version": choice.policy_version}
 
 
 class ChunkWriter:
     """Turns deltas into `chat.completion.chunk` events."""
 
-    def __init__(self, answer: Answer, model: str, decode: Decode, *, logprobs: bool, include_usage: bool) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        model: str,
+        decode: Decode,
+        *,
+        logprobs: bool,
+        include_usage: bool,
+        token_ids: bool = False,
+    ) -> None:
+        """token_ids: tokens ride on the events of their text, the prompt's and the version on a choice's last one."""
         self._answer = answer
+        self._token_ids = token_ids
         self._head = _head(answer, model, "chat.completion.chunk")
         self._decode = decode
         self._logprobs = logprobs
@@ -131,8 +142,9 @@ class ChunkWriter:
         told = self._logprobs and delta.ids
         logprobs = choice_logprobs(delta.ids, delta.logps, delta.tops, self._decode) if told else None
         out = b""
-        if delta.text or logprobs is not None:
-            out = self._chunk(delta.index, {"content": delta.text}, logprobs, None)
+        if delta.text or logprobs is not None or (self._token_ids and delta.ids):
+            ids = delta.ids if self._token_ids else None
+            out = self._chunk(delta.index, {"content": delta.text}, logprobs, None, ids)
         for call in delta.calls:
             number = int(call.id.rpartition("_")[2])
             opened = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
@@ -148,9 +160,15 @@ class ChunkWriter:
             return DONE
         return event({**self._head, "choices": [], "usage": usage(self._answer)}) + DONE
 
-    def _chunk(self, index: int, delta: dict[str, Any], logprobs: Any, reason: str | None) -> bytes:
+    def _chunk(
+        self, index: int, delta: dict[str, Any], logprobs: Any, reason: str | None, ids: list[int] | None = None
+    ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-        extra = {"usage": None} if self._include_usage else {}
+        extra: dict[str, Any] = {"usage": None} if self._include_usage else {}
+        if ids is not None:
+            choice["token_ids"] = ids
+        if reason is not None and self._token_ids:
+            extra |= extensions(self._answer, index)
         return event({**self._head, "choices": [choice], **extra})
 
 

@@ -70,14 +70,15 @@ def _extensions(answer: Answer) -> dict[str, Any]:
 def _items(choice: Choice, logprobs: Logprobs) -> list[dict[str, Any]]:
     """Text, where there is any or nothing else, then the calls."""
     calls = choice.reader.calls if choice.reader is not None else []
-    texts = [_message(choice.call_id, choice.content, logprobs)] if choice.content or not calls else []
+    texts = [_message(f"msg_{choice.call_id}", choice.content, logprobs)] if choice.content or not calls else []
     return [*texts, *(_call(call, call.arguments, "completed") for call in calls)]
 
 
-def _message(call_id: str, text: str | None, logprobs: Logprobs) -> dict[str, Any]:
+def _message(item_id: str, text: str | None, logprobs: Logprobs) -> dict[str, Any]:
+    """text None: it has only begun."""
     content = [] if text is None else [_part(text, logprobs)]
     status = "in_progress" if text is None else "completed"
-    return {"id": f"msg_{call_id}", "type": "message", "status": status, "role": "assistant", "content": content}
+    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": content}
 
 
 def _part(text: str, logprobs: Logprobs) -> dict[str, Any]:
@@ -115,12 +116,12 @@ class ResponseEvents:
     def delta(self, delta: Delta) -> bytes:
         """Text, then calls."""
         out = b""
+        told = token_logprobs(delta.ids, delta.logps, delta.tops, self._decode) if self._chat.logprobs else []
         if delta.text:
             out += self._open() if self._text is None else b""
             self._text = (self._text or "") + delta.text
-            told = token_logprobs(delta.ids, delta.logps, delta.tops, self._decode) if self._chat.logprobs else []
-            self._logprobs += told
             out += self._event("response.output_text.delta", **self._place(), delta=delta.text, logprobs=told)
+        self._logprobs = [*self._logprobs, *told]  # also of tokens without text, such as the one that ends the response
         for call in delta.calls:
             out += self._close() + self._called(call)
         return out
@@ -134,8 +135,7 @@ class ResponseEvents:
 
     def _open(self) -> bytes:
         self._text = ""
-        self._logprobs = []
-        item = _message(self._answer.call_id, None, [])
+        item = _message(self._item_id(), None, [])
         return self._event("response.output_item.added", output_index=len(self._output), item=item) + self._event(
             "response.content_part.added", **self._place(), part=_part("", [])
         )
@@ -145,15 +145,17 @@ class ResponseEvents:
             return b""
         place, text, self._text = self._place(), self._text, None
         part = _part(text, self._logprobs)
-        item = _message(self._answer.call_id, text, self._logprobs)
+        logprobs, self._logprobs = self._logprobs, []
+        item = _message(place["item_id"], text, logprobs)
         self._output.append(item)
         return (
-            self._event("response.output_text.done", **place, text=text, logprobs=self._logprobs)
+            self._event("response.output_text.done", **place, text=text, logprobs=logprobs)
             + self._event("response.content_part.done", **place, part=part)
             + self._event("response.output_item.done", output_index=place["output_index"], item=item)
         )
 
     def _called(self, call: ToolCall) -> bytes:
+        self._logprobs = []  # those of a call are no text's
         index, item = len(self._output), _call(call, call.arguments, "completed")
         self._output.append(item)
         place = {"item_id": item["id"], "output_index": index}
@@ -165,7 +167,12 @@ class ResponseEvents:
         )
 
     def _place(self) -> dict[str, Any]:
-        return {"item_id": f"msg_{self._answer.call_id}", "output_index": len(self._output), "content_index": 0}
+        return {"item_id": self._item_id(), "output_index": len(self._output), "content_index": 0}
+
+    def _item_id(self) -> str:
+        """Of the open message; text may go on after calls, as another item."""
+        number = len(self._output)
+        return f"msg_{self._answer.call_id}" + (f"_{number}" if number else "")
 
     def _event(self, kind: str, **fields: Any) -> bytes:
         body = encode({"type": kind, "sequence_number": self._number, **fields})

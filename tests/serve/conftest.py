@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,6 +22,7 @@ from lightning_jax.model.transformer import init_params
 from lightning_jax.serve.app import ServeConfig, create_app
 from lightning_jax.serve.engine import Engine, EngineConfig, GenerationRequest
 from lightning_jax.serve.http import HttpServer
+from lightning_jax.serve.policy_engine import PolicyEngine
 from lightning_jax.types import Call, Rollout, SamplingDefaults
 
 MODEL = ModelConfig(
@@ -123,8 +124,9 @@ class Server:
     """A served app and what lies behind it."""
 
     root: str
-    engine: Engine
+    engine: PolicyEngine
     sink: MemorySink
+    app: Any
 
     def base_url(self, number: int) -> str:
         return f"{self.root}/rollout/ro-{number}/attempt/at-{number}/v1"
@@ -141,13 +143,17 @@ def running(config: EngineConfig = ENGINE, eos_ids: tuple[int, ...] = (256,), se
 
 
 @contextmanager
-def serving(engine: Engine, tokenizer: Tokenizer, **settings: Any) -> Iterator[Server]:
+def serving(
+    engine: PolicyEngine, tokenizer: Tokenizer, wrap: Callable[[Any], Any] = lambda app: app, **settings: Any
+) -> Iterator[Server]:
+    """A server on a free port; `wrap` puts something in front of its app."""
     sink = MemorySink()
     for number in range(8):
         sink.add(number)
-    http = HttpServer(create_app(engine, tokenizer, sink, ServeConfig.from_mapping(settings)))
+    app = wrap(create_app(engine, tokenizer, sink, ServeConfig.from_mapping(settings)))
+    http = HttpServer(app)
     try:
-        yield Server(f"http://127.0.0.1:{http.start()}", engine, sink)
+        yield Server(f"http://127.0.0.1:{http.start()}", engine, sink, app)
     finally:
         http.stop()
 

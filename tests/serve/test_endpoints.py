@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import jsonschema
+import numpy as np
 import pytest
 
+from lightning_jax.serve.answer import Choice, Delta
+from lightning_jax.serve.generation import GenerationRequest
+from lightning_jax.serve.responses_answer import ResponseEvents
+from lightning_jax.serve.responses_request import parse_responses
+from lightning_jax.serve.text import ResponseText
+from lightning_jax.serve.tools import ToolCall
 from tests.serve.conftest import Server, serving
 from tests.serve.test_chat import MESSAGES, client, post
 from tests.serve.test_tools import TOOLS, WEATHER
@@ -112,7 +120,7 @@ def test_completions(wide_server, tokenizer):
     with client(wide_server, 4) as api:
         text = api.completions.create(model="m", prompt="hello", max_tokens=5, logprobs=1, n=2)
         ids = api.completions.create(model="m", prompt=tokenizer.encode("hello"), max_tokens=5)
-        pieces = list(api.completions.create(model="m", prompt="hello", max_tokens=5, stream=True))
+        pieces = list(api.completions.create(model="m", prompt="hello", max_tokens=5, stream=True, logprobs=0))
     calls = wide_server.sink.of(4)
     assert all(c.prompt_ids.tolist() == tokenizer.encode("hello") for c in calls)
     assert [c.text for c in text.choices] == [c.text for c in calls[:2]]
@@ -123,8 +131,51 @@ def test_completions(wide_server, tokenizer):
             choice.logprobs.top_logprobs, choice.logprobs.tokens, choice.logprobs.token_logprobs, strict=True
         ):
             assert top.get(token, max(top.values())) >= logp - 1e-5
+        tokens, offsets = choice.logprobs.tokens, choice.logprobs.text_offset
+        assert offsets == [len("".join(tokens[:n])) for n in range(len(tokens))]
     assert ids.choices[0].text == calls[2].text
     assert "".join(p.choices[0].text for p in pieces) == calls[3].text
     assert pieces[-1].choices[0].finish_reason == calls[3].finish_reason
+    told = [piece.choices[0].logprobs for piece in pieces]
+    tokens = [token for piece in told for token in piece.tokens]
+    assert [o for piece in told for o in piece.text_offset] == [len("".join(tokens[:n])) for n in range(len(tokens))]
     assert post(wide_server, {"prompt": ["a", "b"]}, 4, "completions").json()["error"]["param"] == "prompt"
     assert post(wide_server, {"prompt": [-1]}, 4, "completions").status_code == 400
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+def test_streamed_extension_fields(wide_server, path):
+    """What `return_token_ids` tells of a stream, put together, is what was recorded."""
+    asked = {"messages": MESSAGES} if path.startswith("chat") else {"prompt": "hello"}
+    body = {**asked, "max_tokens": 9, "n": 2, "stream": True, "return_token_ids": True}
+    lines = post(wide_server, body, 5, path).text.split("\n\n")
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    for index, call in enumerate(wide_server.sink.of(5)):
+        mine = [event for event in events if event["choices"][0]["index"] == index]
+        assert [t for e in mine for t in e["choices"][0].get("token_ids", [])] == call.response_ids.tolist()
+        (last,) = [event for event in mine if "policy_version" in event]
+        assert last["choices"][0]["finish_reason"] == call.finish_reason
+        assert (last["prompt_token_ids"], last["policy_version"]) == (call.prompt_ids.tolist(), call.policy_version)
+
+
+def test_items_of_a_response_have_ids_of_their_own(wide_server, tokenizer):
+    """Text, a call and text again, streamed: three items, three ids, and deltas that name theirs."""
+    events = answered(tokenizer, ["a", "", "b"], [[], [ToolCall("call_7_0", "f", "{}")], []])
+    items = [e["item"]["id"] for e in events if e["type"] == "response.output_item.done"]
+    assert items == ["msg_7", "fc_7_0", "msg_7_2"]
+    assert [e["item_id"] for e in events if e["type"] == "response.output_text.delta"] == ["msg_7", "msg_7_2"]
+    assert [item["id"] for item in events[-1]["response"]["output"]] == items
+
+
+def answered(tokenizer, texts, calls):
+    """The events of an answer that came in these pieces."""
+    request = GenerationRequest(np.zeros(1, np.int32), 1)
+    choice = Choice(0, "7", 0, 0, request, ResponseText(tokenizer.decode), finish_reason="stop")
+    answer = SimpleNamespace(call_id="7", created=1, prompt_tokens=1, choices=[choice])
+    writer = ResponseEvents(answer, parse_responses(b'{"input": "x"}', 1), "m", tokenizer.decode)
+    raw = [
+        writer.opening(),
+        *(writer.delta(Delta(0, t, c)) for t, c in zip(texts, calls, strict=True)),
+        writer.closing(),
+    ]
+    return [json.loads(line[6:]) for line in b"".join(raw).decode().splitlines() if line.startswith("data: ")]

@@ -90,7 +90,7 @@ class SamplingParams:
     max_tokens: int
     seed: int  # u32
     stop: tuple[str, ...] = ()
-    kept_mass: float = 1.0  # mean over the tokens of what a grammar and top_p left of the policy's distribution
+    kept_mass: float = 1.0  # mean over tokens of what grammar and top_p left of the policy's distribution; 0: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +198,7 @@ class Transition:
     components: Mapping[str, float] = field(default_factory=dict)  # named parts of `reward`
     started_ns: int = 0  # unix time, by the server's clock
     ended_ns: int = 0
+    kept_mass: float = 1.0  # as in SamplingParams: below 1 the log-probs are those of a restricted distribution
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,7 @@ def assemble(sealed: types.SealedAttempt, agents: AgentNaming) -> Assembled:
             components=components.get(call.call_id, {}),
             started_ns=call.started_ns,
             ended_ns=call.ended_ns,
+            kept_mass=call.sampling.kept_mass,
         )
         for index, call in enumerate(calls)
     )

@@ -81,6 +81,7 @@ def transition_rows(
                 "components": json.dumps(dict(score.components)),
                 "finish_reason": transition.finish_reason,
                 "policy_version": transition.policy_version,
+                "kept_mass": transition.kept_mass,
                 "status": trajectory.outcome.status,
             }
         )

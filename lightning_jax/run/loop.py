@@ -179,6 +179,8 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/response_tokens_mean": _mean([len(c.response_ids) for c in calls]),
         "rollout/prompt_tokens_mean": _mean([len(c.prompt_ids) for c in calls]),
         "rollout/truncated_fraction": _mean([c.finish_reason == "length" for c in calls]),
+        "rollout/constrained_fraction": _mean([c.kept_mass < 1.0 for c in calls]),
+        "rollout/kept_mass": _mean([c.kept_mass for c in calls if c.kept_mass > 0.0]),
     }
 
 

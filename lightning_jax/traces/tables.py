@@ -53,7 +53,7 @@ _SCHEMAS = {
                 ("status_code", pa.int64()), ("latency_s", pa.float64()),
             ]))),
             ("finish_reason", pa.string()), ("policy_version", pa.int64()), ("temperature", pa.float64()),
-            ("started_ns", pa.int64()), ("ended_ns", pa.int64()), ("text", pa.string()),
+            ("kept_mass", pa.float64()), ("started_ns", pa.int64()), ("ended_ns", pa.int64()), ("text", pa.string()),
         ]
     ),
     "spans": pa.schema(
@@ -77,7 +77,7 @@ def _transition_rows(sealed: SealedAttempt, assembled: Assembled) -> Iterator[di
     }  # fmt: skip
     plain = (
         "call_id", "index", "agent", "node", "parents", "prompt_ids", "response_ids", "rollout_logps", "reward",
-        "finish_reason", "policy_version", "temperature", "started_ns", "ended_ns", "text",
+        "finish_reason", "policy_version", "temperature", "kept_mass", "started_ns", "ended_ns", "text",
     )  # fmt: skip
     for transition in trajectory.transitions:
         tools = [

@@ -64,6 +64,8 @@ def _line(transition: Transition, start_ns: int, score: Mapping[str, Any]) -> st
         f"{len(transition.prompt_ids)}+{len(transition.response_ids)} tokens",
         f"v{transition.policy_version} {transition.finish_reason}",
     ]
+    if transition.kept_mass < 1.0:
+        words.append(f"kept mass {transition.kept_mass:.3g}" if transition.kept_mass else "constrained")
     if transition.node:
         words.append(f"node {transition.node}")
     if transition.reward or transition.components:

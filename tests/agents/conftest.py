@@ -6,6 +6,7 @@ one that the scene asks for, by what the prompt says; sampling, log-probs, HTTP 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,9 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lightning_jax.assemble.naming import AgentNaming
+from lightning_jax.assemble.trajectory import assemble
 from lightning_jax.serve.engine import Engine, EngineConfig
 from lightning_jax.serve.grammar import Constrainer, literal
 from lightning_jax.serve.tools import forced_call
+from lightning_jax.types import Outcome, SealedAttempt
+from tests.agents.wire import Tap
 from tests.serve.conftest import MODEL, Server, byte_tokenizer, policy, serving
 
 WIDE = replace(MODEL, max_position=4096)
@@ -65,6 +70,7 @@ class Stage:
 
     server: Server
     led: Led
+    tap: Tap
     rollouts: range = field(default_factory=lambda: range(8))
 
     def play(self, scene: Scene | None) -> None:
@@ -86,10 +92,29 @@ class Stage:
                 assert len(c.response_ids) == len(c.rollout_logps) > 0
                 assert np.isfinite(c.rollout_logps).all()
                 assert self.led.tokenizer.decode(c.response_ids.tolist()) == c.text
+            self.check_transitions(number)
+
+    def check_transitions(self, number: int) -> None:
+        """What is trained on is what the agent's wire showed: token for token, in the order that it asked."""
+        grant = self.server.sink.grants[f"ljx-key-{number}"]
+        calls = tuple(self.server.sink.of(number))
+        sealed = SealedAttempt(1, grant.rollout, grant.attempt_id, Outcome("succeeded"), calls, (), ())
+        assembled = assemble(sealed, AgentNaming.of({}))
+        assert not assembled.quarantined
+        shown = self.tap.of(grant.attempt_id)
+        assert len(shown) == len(assembled.trajectory.transitions)
+        for seen, t in zip(shown, assembled.trajectory.transitions, strict=True):
+            assert seen.response_id in (f"chatcmpl-{t.call_id}", f"resp_{t.call_id}")
+            assert (seen.prompt_ids, seen.token_ids) == (t.prompt_ids.tolist(), t.response_ids.tolist())
+            assert (seen.policy_version, seen.finish) == (t.policy_version, t.finish_reason)
+            assert self.led.tokenizer.decode(seen.token_ids) == t.text
+            assert seen.text == ("" if seen.calls else t.text)
+            made = [(use.tool_call_id, use.name, json.loads(use.arguments)) for use in t.tools]
+            assert made == [(call_id, name, json.loads(arguments)) for call_id, name, arguments in seen.calls]
 
 
 @pytest.fixture
 def stage(led: Led) -> Iterator[Stage]:
-    with serving(led, led.tokenizer, tool_form="hermes") as server:
-        yield Stage(server, led)
+    with serving(led, led.tokenizer, Tap, tool_form="hermes") as server:
+        yield Stage(server, led, server.app)
     led.scene = None

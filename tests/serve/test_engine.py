@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from contextlib import nullcontext
 from dataclasses import replace
 
 import jax
@@ -24,38 +25,41 @@ def same(a, b) -> bool:
     )
 
 
-def test_bits_do_not_depend_on_company(engine):
-    batch = requests(32)
-    alone = [engine.submit(r).result(60) for r in batch]
-    together = [g.result(60) for g in [engine.submit(r) for r in batch]]
-    assert all(map(same, alone, together))
-
-    order = list(range(32))
-    random.Random(1).shuffle(order)
-    generations, extra = {}, []
-    for i in order:  # shuffled, with others among them that are cancelled on the way
-        generations[i] = engine.submit(batch[i])
-        if i % 3 == 0:
-            extra.append(engine.submit(replace(batch[i], seed=i, max_tokens=100)))
-            if len(extra) > 2:
-                engine.cancel(extra[-2])
-    for generation in extra:
-        engine.cancel(generation)
-    assert all(same(generations[i].result(60), alone[i]) for i in range(32))
-    assert {g.result(60).finish_reason for g in extra} <= {"abort", "stop", "length"}
-    assert any(len(r.response_ids) > 5 for r in alone)
+THREE_CHUNKS = 3 * 2 * 2 * MODEL.num_kv_heads * MODEL.head_dim * 16 * 4
 
 
-def test_prefix_cache_changes_no_bit(engine):
-    batch = requests(32)
-    cached = [g.result(60) for g in [engine.submit(r) for r in batch]]
-    assert engine.metrics()["prefix_tokens_copied_total"] > 0
-    tiny = 3 * 2 * 2 * MODEL.num_kv_heads * MODEL.head_dim * 16 * 4  # room for three chunks: evicts all the time
-    for size in (0, tiny):
-        with running(replace(ENGINE, prefix_cache_bytes=size)) as other:
-            plain = [g.result(60) for g in [other.submit(r) for r in batch]]
-            assert all(map(same, cached, plain))
-            assert (other.metrics()["prefix_evictions_total"] > 0) == (size > 0)
+@pytest.fixture(scope="module")
+def alone(engine):
+    """64 requests of many kinds, and what each gets when nobody else is there."""
+    batch = requests(64)
+    results = [engine.submit(r).result(60) for r in batch]
+    assert sum(len(r.response_ids) > 5 for r in results) > 32
+    return batch, results
+
+
+@pytest.mark.parametrize("cache", [None, 0, THREE_CHUNKS], ids=["prefix cache", "none", "evicting"])
+def test_bits_do_not_depend_on_company_order_cancellations_or_the_prefix_cache(alone, engine, cache):
+    batch, expected = alone
+    with nullcontext(engine) if cache is None else running(replace(ENGINE, prefix_cache_bytes=cache)) as other:
+        together = [g.result(60) for g in [other.submit(r) for r in batch]]
+        assert all(map(same, expected, together))
+
+        order = list(range(64))
+        random.Random(1).shuffle(order)
+        generations, extra = {}, []
+        for i in order:  # shuffled, with others among them that are cancelled on the way
+            generations[i] = other.submit(batch[i])
+            if i % 3 == 0:
+                extra.append(other.submit(replace(batch[i], seed=i, max_tokens=100)))
+                if len(extra) > 2:
+                    other.cancel(extra[-2])
+        for generation in extra:
+            other.cancel(generation)
+        assert all(same(generations[i].result(60), expected[i]) for i in range(64))
+        assert "abort" in {g.result(60).finish_reason for g in extra}
+        metrics = other.metrics()
+    assert (metrics["prefix_tokens_copied_total"] > 0) == (cache != 0)
+    assert (metrics["prefix_evictions_total"] > 0) == (cache == THREE_CHUNKS)
 
 
 def test_same_prompt_is_prefilled_once():

@@ -151,7 +151,7 @@ def _rope_scaling(tensors: dict[str, gguf.ReaderTensor], theta: float, head_dim:
     """Llama 3's scaling, which GGUF stores as the factor of each frequency, not as its parameters."""
     if "rope_freqs.weight" not in tensors:
         return None
-    stored = _read(tensors["rope_freqs.weight"]).reshape(-1)
+    stored = tensor_values(tensors["rope_freqs.weight"]).reshape(-1)
     scaling = RopeScaling(
         float(np.max(stored)), 1.0, 4.0, 8192
     )  # what all Llama 3.1-3.3 models have, but for the factor
@@ -187,7 +187,7 @@ def _vocabulary(reader: gguf.GGUFReader) -> GgufVocabulary:
     )
 
 
-def _read(tensor: gguf.ReaderTensor, rows: slice = slice(None)) -> NDArray[np.float32]:
+def tensor_values(tensor: gguf.ReaderTensor, rows: slice = slice(None)) -> NDArray[np.float32]:
     """The values a (quantised) tensor stands for, [out, in] or [n]."""
     values: NDArray[np.float32] = gguf.quants.dequantize(tensor.data[rows], tensor.tensor_type)
     return values.astype(np.float32, copy=False)
@@ -200,7 +200,7 @@ def _is_tied(tensors: dict[str, gguf.ReaderTensor]) -> bool:
     one, other = tensors["token_embd.weight"], tensors["output.weight"]
     if list(one.shape) != list(other.shape):
         return False
-    a, b = _read(one, slice(0, 512)), _read(other, slice(0, 512))
+    a, b = tensor_values(one, slice(0, 512)), tensor_values(other, slice(0, 512))
     # quantisation noise is a few per cent of the norm; two different matrices differ by more than the norm
     return bool(np.linalg.norm(a - b) < 0.2 * np.linalg.norm(a))
 
@@ -225,7 +225,7 @@ def _read_straight(tensor: gguf.ReaderTensor, heads: int) -> NDArray[np.float32]
 
     llama.cpp turns neighbouring rows, HF rows half a head apart; its converter interleaves q and k of llama models.
     """
-    values = _read(tensor)
+    values = tensor_values(tensor)
     if not heads:
         return values
     pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, *values.shape[1:])

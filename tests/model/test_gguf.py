@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lightning_jax.model.config import RopeScaling
-from lightning_jax.model.gguf import LAYER_NAMES, converted_directory
+from lightning_jax.model.gguf import LAYER_NAMES, converted_directory, tensor_values
 from lightning_jax.model.hf import load_hf
 from lightning_jax.model.pretrained import load_model
 from lightning_jax.model.safetensors_files import open_tensors
@@ -47,7 +47,7 @@ def llama3_factors(theta: float, head_dim: int, factor: float) -> np.ndarray[Any
 
 
 def write_gguf(
-    path: Path, family: str, *, pre: str = "gpt-2", quantise: bool = False, double: bool = False
+    path: Path, family: str, *, pre: str = "gpt-2", kind: str | None = None, double: bool = False
 ) -> Tokenizer:
     source = PARITY / family
     config, _ = load_hf(source)
@@ -77,15 +77,16 @@ def write_gguf(
     writer.add_chat_template(TEMPLATE)
     heads = {"q_proj": config.num_heads, "k_proj": config.num_kv_heads} if family == "llama" else {}
     for name, values in tensors.items():
-        stem, _, kind = name.rpartition(".")
+        stem, _, ending = name.rpartition(".")
         array = np.ascontiguousarray(values, dtype=np.float32)
         if (last := stem.split(".")[-1]) in heads:
             array = interleave(array, heads[last])
-        if quantise and array.ndim == 2:
-            quantised = gguf.quants.quantize(array, gguf.GGMLQuantizationType.Q8_0)
-            writer.add_tensor(f"{gguf_names()[stem]}.{kind}", quantised, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+        if kind is not None and array.ndim == 2:
+            dtype = gguf.GGMLQuantizationType[kind]
+            quantised = gguf.quants.quantize(array, dtype)
+            writer.add_tensor(f"{gguf_names()[stem]}.{ending}", quantised, raw_dtype=dtype)
         else:
-            writer.add_tensor(f"{gguf_names()[stem]}.{kind}", array)
+            writer.add_tensor(f"{gguf_names()[stem]}.{ending}", array)
     if config.rope_scaling is not None:
         writer.add_tensor("rope_freqs.weight", llama3_factors(theta, config.head_dim, factor=32.0))
     writer.write_header_to_file()
@@ -112,13 +113,67 @@ def test_rows_of_llama_heads_are_put_back_and_scaling_is_recognised(tmp_path: Pa
     jax.tree.map(np.testing.assert_array_equal, params, expected)
 
 
-def test_quantised_weights_are_near(tmp_path: Path) -> None:
-    write_gguf(tmp_path / "m.gguf", "qwen2", quantise=True)
+STEPS = {"F16": 2**-11, "BF16": 2**-8, "Q4_0": 1 / 8, "Q4_1": 1 / 15, "Q5_0": 1 / 16, "Q5_1": 1 / 31, "Q8_0": 1 / 254}
+"""Largest error in parts of a block's largest value."""
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_quantised_weights_are_near(kind: str, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", "qwen2", kind=kind)
     _, params = load_hf(converted_directory(tmp_path / "m.gguf", tmp_path / "cache"))
     _, expected = load_hf(PARITY / "qwen2")
     for leaf, exact in zip(jax.tree.leaves(params), jax.tree.leaves(expected), strict=True):
-        assert np.abs(leaf - exact).max() <= np.abs(exact).max() / 127
+        # the scale itself is rounded to sixteen bits
+        assert np.abs(leaf - exact).max() <= np.abs(exact).max() * (STEPS[kind] + 2**-10)
     assert not np.array_equal(params["embed"], expected["embed"])
+
+
+def q4_k(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """256 values of 144 bytes: d, dmin, eight six-bit scales and minima, nibbles."""
+    d, smallest = block[:4].view(np.float16).astype(np.float32)
+    packed, nibbles = block[4:16].astype(int), block[16:].astype(int).reshape(4, 32)
+    result = []
+    for j in range(8):
+        if j < 4:
+            scale, minimum = packed[j] & 63, packed[j + 4] & 63
+        else:
+            scale = (packed[j + 4] & 15) | (packed[j - 4] >> 6) << 4
+            minimum = (packed[j + 4] >> 4) | (packed[j] >> 6) << 4
+        result.append(d * scale * ((nibbles[j // 2] >> 4 * (j % 2)) & 15) - smallest * minimum)
+    return np.concatenate(result)
+
+
+def q6_k(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """256 values of 210 bytes: low four bits, high two bits, sixteen scales, d."""
+    low, high = block[:128].astype(int).reshape(2, 2, 32), block[128:192].astype(int).reshape(2, 32)
+    scales = block[192:208].view(np.int8).astype(np.float32)
+    d = float(block[208:].view(np.float16)[0])
+    result = []
+    for half in range(2):
+        for j in range(4):
+            value = ((low[half, j % 2] >> 4 * (j // 2)) & 15) | ((high[half] >> 2 * j) & 3) << 4
+            result.append(d * scales[8 * half + 2 * j :][:2].repeat(16) * (value - 32))
+    return np.concatenate(result)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "places", "formula"), [("Q4_K", 144, (0, 2), q4_k), ("Q6_K", 210, (208,), q6_k)]
+)
+def test_k_quants_are_what_their_bytes_stand_for(
+    kind: str, size: int, places: tuple[int, ...], formula: Any, tmp_path: Path
+) -> None:
+    blocks = np.random.default_rng(0).integers(0, 256, (2, 3, size), dtype=np.uint8)
+    for place in places:  # scales that are numbers
+        blocks[..., place : place + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
+    writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
+    writer.add_tensor("x", blocks.reshape(2, 3 * size), raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    (tensor,) = gguf.GGUFReader(tmp_path / "m.gguf").tensors
+    expected = np.stack([np.concatenate([formula(block) for block in row]) for row in blocks])
+    np.testing.assert_allclose(tensor_values(tensor), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_tokenizer_and_template_come_from_the_metadata(tmp_path: Path) -> None:

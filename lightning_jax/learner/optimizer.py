@@ -46,8 +46,8 @@ class OptimizerConfig:
     final_fraction: float = 0.0
     b1: float = 0.9
     b2: float = 0.99
-    eps: float = 1e-8
-    weight_decay: float = 0.0  # matrices only
+    eps: float = 1e-8  # of AdamW; muon also divides by its gradient's norm + eps
+    weight_decay: float = 0.0  # matrices only; with muon only those that it orthogonalises
     grad_clip: float | None = 1.0  # global norm; None: off
     moment_dtype: str | None = None  # of the first moment (adamw, muon), e.g. bfloat16; None: as the parameters
     min_size_8bit: int = 4096  # adamw8bit: leaves with fewer elements keep float32 moments
@@ -140,6 +140,7 @@ def _muon(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTransf
 
     return muon(
         schedule(config, config.muon_learning_rate),
+        eps=config.eps,
         weight_decay=config.weight_decay,
         mu_dtype=config.moment_dtype,
         adam_b1=config.b1,

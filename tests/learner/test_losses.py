@@ -86,6 +86,7 @@ def check_policy_loss(case: dict[str, Any], name: str, tolerance: dict[str, Any]
 def test_ppo_elementwise() -> None:
     """55 (advantage, log ratio) pairs, dual clip included."""
     file = golden("ppo_elementwise")
+    assert len(file["cases"]) == 55
     columns = {name: np.array([case[i] for case in file["cases"]], float) for i, name in enumerate(file["columns"])}
     algo = AlgoConfig(eps_low=0.2, eps_high=0.28, dual_clip=3.0)
     advantage, delta = jnp.array(columns["advantage"]), jnp.array(columns[file["columns"][1]])
@@ -126,6 +127,7 @@ def test_bias_corrected_kl_has_the_reverse_kl_gradient() -> None:
 def test_value_loss() -> None:
     file = golden("value_loss")
     data = {k: jnp.array(file[k]) for k in ("vpreds", "values_old", "returns", "response_mask")}
+    assert len(file["cases"]) == 6
     for case in file["cases"]:
         weights = row_weights(np.array(data["response_mask"]), case["loss_agg_mode"], 7)
         clip = None if case["cliprange_value"] > 1e6 else case["cliprange_value"]
@@ -191,7 +193,9 @@ def test_three_policies(label: str) -> None:
 
 def test_clipped_surrogate_and_entropy_of_another_library() -> None:
     """Gradients there are with respect to the ratio: d/dlogp = r·d/dr."""
-    for case in golden("rlax_losses")["cases"]:
+    cases = [c for c in golden("rlax_losses")["cases"] if c["what"] in ("clipped_surrogate_pg_loss", "entropy_loss")]
+    assert len(cases) == 3
+    for case in cases:
         if case["what"] == "clipped_surrogate_pg_loss":
             ratio, advantage = np.array(case["prob_ratios"]), jnp.array(case["advantages"])
             algo = AlgoConfig(eps_low=case["epsilon"], eps_high=case["epsilon"], dual_clip=None)
@@ -203,7 +207,7 @@ def test_clipped_surrogate_and_entropy_of_another_library() -> None:
             value, grad = jax.value_and_grad(loss)(jnp.log(ratio) + zeros)
             np.testing.assert_allclose(value, case["loss"], **F32)
             np.testing.assert_allclose(grad, ratio * np.array(case["grad_ratios"]), **F32)
-        elif case["what"] == "entropy_loss":
+        else:
             logits, weights = jnp.array(case["logits"]), jnp.array(case["weights"])
 
             def negative_entropy(z: jax.Array, w: jax.Array = weights) -> jax.Array:

@@ -26,7 +26,7 @@ from lightning_jax.learner.adam8bit import (
 )
 from lightning_jax.learner.config import AlgoConfig
 from lightning_jax.learner.learner import Learner
-from lightning_jax.learner.optimizer import OptimizerConfig
+from lightning_jax.learner.optimizer import OptimizerConfig, optimizer
 from lightning_jax.publish.checkpoint import Checkpoints
 from tests.batch.examples import agent_calls, transition
 from tests.learner.small import BATCH, MODEL, learner, params
@@ -63,6 +63,21 @@ def test_small_states_follow_the_loss_curve_of_adamw() -> None:
 def test_adafactor_learns() -> None:
     losses = curve(OptimizerConfig(name="adafactor", learning_rate=2e-2))
     assert losses[-1] < 0.1 * losses[0]
+
+
+def test_eps_reaches_the_adam_part_of_muon() -> None:
+    """At a gradient of 1, Adam's first step is proportional to 1 / (1 + ε), and what is orthogonalised isn't Adam's."""
+    ones = jax.tree.map(jnp.ones_like, params())
+
+    def first_step(eps: float) -> Any:
+        tx = optimizer(OptimizerConfig(name="muon", learning_rate=1e-2, eps=eps, grad_clip=None))
+        return tx.update(ones, tx.init(params()), params())[0]
+
+    small, large = first_step(1e-8), first_step(1.0)
+    for step in (small, large):
+        assert float(np.abs(step["final_norm"]).min()) > 0
+    np.testing.assert_allclose(large["final_norm"], 0.5 * small["final_norm"], rtol=1e-5)
+    np.testing.assert_allclose(large["embed"], 0.5 * small["embed"], rtol=1e-5)
 
 
 FLOATS = st.lists(st.floats(-1e6, 1e6, width=32), min_size=8, max_size=8)

@@ -22,8 +22,8 @@ from lightning_jax.learner.objective import Batch, Setting
 from lightning_jax.learner.optimizer import OptimizerConfig, optimizer
 from lightning_jax.learner.placement import fetch, put
 from lightning_jax.learner.preparation import Preparer
-from lightning_jax.learner.state import TrainState, copied, init_state, model_of, reference_of
-from lightning_jax.learner.step import Programs, make_programs
+from lightning_jax.learner.state import TrainState, init_state, model_of, reference_of
+from lightning_jax.learner.step import Programs, make_programs, not_finite
 from lightning_jax.learner.totals import Totals, add_totals, plan_metrics, policy_metrics, supervised_metrics
 from lightning_jax.learner.trainable import join, split
 from lightning_jax.model.config import ModelConfig, Precision
@@ -77,9 +77,10 @@ class Learner:
             return init_state(params, self.model, self.algo, self._tx, self.mesh, self.rules, offload=self._offload)
 
     def warm_up(self, state: TrainState) -> int:
-        """Compile everything that update() can need, leaving `state` as it is; afterwards a recompile is an error.
+        """Compile everything that update() can need; afterwards a recompile is an error.
 
-        Returns the number of executables.
+        `state` keeps its values. Its optimiser state moves to new buffers: a copy would make this the step that needs
+        the most memory of all. Returns the number of executables.
         """
         programs = self._programs
         with jax.set_mesh(self.mesh):
@@ -92,8 +93,13 @@ class Learner:
                 if self.algo.reference:
                     programs.evaluate(reference_of(state), self._prepare.batch(micro))
                 grads, _ = programs.policy(trained, held, programs.zeros(trained), self._prepare.blank(micro), scalars)
-            copy = copied({"params": trained, "opt_state": state["opt_state"], "step": state["step"]})
-            jax.block_until_ready(programs.apply(copy["params"], copy["opt_state"], copy["step"], grads))
+                jax.block_until_ready(grads)
+                del grads
+            # a gradient that is not finite changes nothing
+            _, state["opt_state"], _, _ = programs.apply(
+                trained, state["opt_state"], state["step"], not_finite(programs.zeros(trained))
+            )
+            jax.block_until_ready(state["opt_state"])
             self.served(state)
         self._warm = self.compiled
         return self._warm

@@ -73,6 +73,13 @@ def accumulate(
     return jax.tree.map(lambda a, b: a + b.astype(a.dtype), grads, new), totals
 
 
+@partial(jax.jit, donate_argnums=0)
+def not_finite(grads: Params) -> Params:
+    """Gradients that `apply` must refuse: its whole work, and no change."""
+    refused: Params = jax.tree.map(lambda g: jnp.full_like(g, jnp.nan), grads)
+    return refused
+
+
 def apply(
     trained: Params,
     opt_state: Any,

@@ -1,12 +1,14 @@
 """Ingestion: spans and calls per server CPU-second, latency, health under a large push, assembling; against a rival.
 
-    python -m benchmarks.ingest                                       # ours alone, about two minutes
+    python -m benchmarks.ingest                                       # ours alone
     python -m benchmarks.ingest --rival /path/to/venv/bin/python      # and Agent Lightning 0.3.0's store
-    python -m benchmarks.ingest --soak 1800 --million
+    python -m benchmarks.ingest --million                             # and reads of a store with 1,000,000 spans
+    python -m benchmarks.ingest --soak 1800                           # instead: half an hour at half load
 
 The rival's venv: Python 3.11, `pip install agentlightning==0.3.0`. Server and clients are processes of their own on
 loopback; ours acknowledges after a commit to SQLite with synchronous=FULL, the rival keeps spans in memory. The last
-line is one JSON object.
+line is one JSON object; its `took_s` says how long it all took (on an idle machine with two cores a few minutes; a soak
+takes its seconds and one minute). What a soak stores stays below TMPDIR until it ends: about 1 KB a span.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.ingest_assemble import calls_per_s, read_of_a_million_ms
 from benchmarks.ingest_clients import Load, Sent, run
-from benchmarks.ingest_payloads import calls, llm_spans, small_spans, stamped
+from benchmarks.ingest_payloads import Stamped, calls, llm_spans, small_spans, stamped
 from benchmarks.ingest_servers import AgentLightning, Ours, Server
 from lightning_jax import types
 from lightning_jax.ingest.client import IngestClient
@@ -61,9 +64,9 @@ def claim(target: str) -> types.Attempt:
         return client.claim("benchmark", 1, 7200.0, rollout_ids=[name])[0]
 
 
-def health_ms(server: Server, push: Load) -> float:
-    """The slowest answer of the health URL while a large request is pushed."""
-    pushing = threading.Thread(target=_push, args=(push,))
+def health_ms(server: Server, push: Load | None) -> float:
+    """The slowest answer of the health URL while a large request is pushed; None: for two seconds with no load."""
+    pushing = threading.Thread(target=_push, args=(push,)) if push else threading.Timer(2.0, lambda: None)
     pushing.start()
     worst = 0.0
     while pushing.is_alive():
@@ -100,6 +103,7 @@ def ours(scale: float) -> dict[str, Figures]:
             found[f"llm spans/grpc/{clients}"] = measure(server, grpc_llm, LLM)
             grpc_calls = Load(server.target, RECORD, clients, take(packed, count))
             found[f"llm calls/grpc/{clients}"] = measure(server, grpc_calls, CALLS)
+        found["health/idle"] = {"ms": health_ms(server, None)}
         big = bytes(100 * 2**20)
         found["health/100 MB"] = {
             "grpc_ms": health_ms(server, Load(server.target, EXPORT, 1, [big], key)),
@@ -131,23 +135,71 @@ def rival(python: Path, scale: float) -> dict[str, Figures]:
     return found
 
 
-def soak(seconds: float, rate: float) -> Figures:
-    """Half load for a while: memory and latency of the first and the last third."""
+def soak(seconds: float, scale: float) -> dict[str, float]:
+    """Half load for a while: memory and latency after the first and after the last quarter, and how they grew."""
     with tempfile.TemporaryDirectory() as folder, Ours(Path(folder)) as server:
         attempt = claim(server.target)
         key = {"authorization": f"Bearer {attempt.api_key}"}
-        small = stamped(small_spans(SMALL, {}))
-        marks = []
-        for _ in range(3):
-            part = run(Load(server.target, EXPORT, 8, take(small, max(10, int(rate * seconds / 3))), key, rate))
-            marks.append((server.memory_mib(), part.quantile(0.5), part.quantile(0.99)))
-    (first_mib, _, first_ms), _, (last_mib, _, last_ms) = marks
-    return {"first_mib": first_mib, "last_mib": last_mib, "first_p99_ms": first_ms, "last_p99_ms": last_ms}
+        template = small_spans(SMALL, {})
+
+        def load(count: int, seed: int, rate: float = 0.0) -> Load:
+            return Load(server.target, EXPORT, 8, Stamped(template, count, seed), key, rate)
+
+        run(load(20, 1))  # warm
+        rate = 0.5 * measure(server, load(int(scale * 800), 2), SMALL)["per_s"] / SMALL
+        sys.stderr.write(f"soak of {seconds:g} s at {rate * SMALL:,.0f} spans/s\n")
+        quarters: list[Figures] = []
+        for quarter in range(4):
+            sent = run(load(max(10, int(rate * seconds / 4)), 3 + quarter, rate))
+            row = {"rss_mib": server.memory_mib(), "p50_ms": sent.quantile(0.5), "p99_ms": sent.quantile(0.99)}
+            show("", {f"quarter {quarter + 1}": row})
+            quarters.append(row)
+    line = {"soak_s": seconds, "soak_spans_per_s": rate * SMALL}
+    for name, value in quarters[0].items():
+        line |= {f"soak_first_{name}": value, f"soak_last_{name}": quarters[-1][name]}
+        line[f"soak_{name.partition('_')[0]}_growth"] = quarters[-1][name] / value - 1
+    return line
+
+
+def speed(python: Path | None, scale: float, million: bool) -> dict[str, Any]:
+    """All profiles, ours and (`python`: that of its venv) the rival's; tables on stderr, what counts as one line."""
+    mine = ours(scale)
+    show("lightning_jax, SQLite FULL", mine)
+    line: dict[str, Any] = {
+        "small_spans_per_cpu_s": best(mine, "small/grpc"),
+        "small_spans_http_per_cpu_s": best(mine, "small/http"),
+        "llm_otlp_spans_per_cpu_s": best(mine, "llm spans/grpc"),
+        "llm_spans_per_cpu_s": best(mine, "llm calls/grpc"),
+        "p99_ms": mine["llm calls/grpc/1"]["p99_ms"],
+        "health_idle_ms": mine["health/idle"]["ms"],
+        "health_ms": max(mine["health/100 MB"].values()),
+        "small_vs_agentlightning": None,
+        "llm_vs_agentlightning": None,
+    }
+    if python:
+        theirs = rival(python, scale)
+        show("agentlightning 0.3.0, memory", theirs)
+        small, llm = best(theirs, "small/http"), best(theirs, "llm spans/http")
+        line["small_vs_agentlightning"] = line["small_spans_per_cpu_s"] / small
+        line["llm_vs_agentlightning"] = line["llm_spans_per_cpu_s"] / llm
+        line["llm_otlp_vs_agentlightning"] = line["llm_otlp_spans_per_cpu_s"] / llm
+        line["agentlightning_health_ms"] = theirs["health/large"]["http_ms"]
+    assembled = calls_per_s()
+    show("assemble, calls per CPU-second", {"calls/s": assembled})
+    line["transitions_calls_per_s"] = min(assembled.values())
+    if million:
+        line["read_of_a_million_ms"] = read_of_a_million_ms()
+    return line
+
+
+def best(figures: dict[str, Figures], profile: str) -> float:
+    """The most per CPU-second that a profile reached, over its numbers of clients."""
+    return max(row["per_cpu_s"] for name, row in figures.items() if name.rpartition("/")[0] == profile)
 
 
 def show(title: str, figures: dict[str, Figures]) -> None:
     """A table on stderr, a row a scenario."""
-    sys.stderr.write(f"{title}\n")
+    sys.stderr.write(f"{title}\n" if title else "")
     for name, row in figures.items():
         words = "  ".join(f"{key} {value:,.1f}" for key, value in row.items())
         sys.stderr.write(f"  {name:<22} {words}\n")
@@ -158,41 +210,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--rival", type=Path, help="python of a venv with agentlightning==0.3.0")
     parser.add_argument("--scale", type=float, default=1.0, help="more or fewer requests, default 1")
-    parser.add_argument("--soak", type=float, default=0.0, help="seconds at half load")
+    parser.add_argument("--soak", type=float, default=0.0, help="instead of all else: so many seconds at half load")
     parser.add_argument("--million", action="store_true", help="time reads of a store with 1,000,000 spans")
     options = parser.parse_args()
 
-    mine = ours(options.scale)
-    show("lightning_jax, SQLite FULL", mine)
-    line: dict[str, float | None] = {
-        "small_spans_per_cpu_s": max(mine[f"small/grpc/{n}"]["per_cpu_s"] for n in (1, 8, 64)),
-        "small_spans_http_per_cpu_s": max(mine[f"small/http/{n}"]["per_cpu_s"] for n in (1, 8, 64)),
-        "llm_otlp_spans_per_cpu_s": max(mine[f"llm spans/grpc/{n}"]["per_cpu_s"] for n in (1, 8, 64)),
-        "llm_spans_per_cpu_s": max(mine[f"llm calls/grpc/{n}"]["per_cpu_s"] for n in (1, 8, 64)),
-        "p99_ms": mine["llm calls/grpc/1"]["p99_ms"],
-        "health_ms": max(mine["health/100 MB"].values()),
-        "small_vs_agentlightning": None,
-        "llm_vs_agentlightning": None,
-    }
-    if options.rival:
-        theirs = rival(options.rival, options.scale)
-        show("agentlightning 0.3.0, memory", theirs)
-        small = max(theirs[f"small/http/{n}"]["per_cpu_s"] for n in (1, 8))
-        llm = max(theirs[f"llm spans/http/{n}"]["per_cpu_s"] for n in (1, 8))
-        line["small_vs_agentlightning"] = line["small_spans_per_cpu_s"] / small  # type: ignore[operator]
-        line["llm_vs_agentlightning"] = line["llm_spans_per_cpu_s"] / llm  # type: ignore[operator]
-        line["llm_otlp_vs_agentlightning"] = line["llm_otlp_spans_per_cpu_s"] / llm  # type: ignore[operator]
-        line["agentlightning_health_ms"] = theirs["health/large"]["http_ms"]
-    assembled = calls_per_s()
-    show("assemble, calls per CPU-second", {"calls/s": assembled})
-    line["transitions_calls_per_s"] = min(assembled.values())
-    if options.soak:
-        rate = 0.5 * mine["small/grpc/8"]["per_s"] / SMALL
-        figures = soak(options.soak, rate)
-        show(f"soak of {options.soak:g} s at {rate * SMALL:,.0f} spans/s", {"first and last third": figures})
-        line |= {f"soak_{name}": value for name, value in figures.items()}
-    if options.million:
-        line["read_of_a_million_ms"] = read_of_a_million_ms()
+    begun = time.monotonic()
+    line = soak(options.soak, options.scale) if options.soak else speed(options.rival, options.scale, options.million)
+    line["took_s"] = time.monotonic() - begun
     sys.stdout.write(json.dumps({key: None if v is None else round(v, 3) for key, v in line.items()}) + "\n")
 
 

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import multiprocessing
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -22,7 +22,7 @@ class Load:
     target: str  # host:port of gRPC, or an http:// URL
     method: str  # gRPC method; unused over HTTP
     clients: int
-    requests: list[bytes]
+    requests: Iterable[bytes]
     headers: dict[str, str] = field(default_factory=dict)
     rate: float = 0.0  # requests a second over all clients; 0: as fast as they are answered
 
@@ -60,10 +60,10 @@ async def _run(load: Load) -> Sent:
 
     async def client(send: Send) -> None:
         for request in queue:
-            if load.rate:
-                due = start + next(numbers) / load.rate
-                await asyncio.sleep(max(0.0, due - time.perf_counter()))
             begun = time.perf_counter()
+            if load.rate:  # a request that is sent late because others were slow has waited since it was due
+                begun = start + next(numbers) / load.rate
+                await asyncio.sleep(max(0.0, begun - time.perf_counter()))
             await send(request)
             latencies.append(time.perf_counter() - begun)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -49,6 +51,18 @@ def stamped(template: bytes, seed: int = 1) -> Iterator[bytes]:
     chance = random.Random(seed)
     while True:
         yield template.replace(_TRACE, chance.randbytes(16))
+
+
+@dataclass(frozen=True)
+class Stamped:
+    """So many requests from one template, made while they are sent: hours of load fit into memory."""
+
+    template: bytes
+    count: int
+    seed: int
+
+    def __iter__(self) -> Iterator[bytes]:
+        return itertools.islice(stamped(self.template, self.seed), self.count)
 
 
 def calls(count: int, rollout_id: str, attempt_id: str) -> Iterator[bytes]:

@@ -37,7 +37,7 @@ setup(
         "tokenizers>=0.21",
         "safetensors>=0.5",
         "numpy>=2.0",
-        "grpcio>=1.71.2",
+        "grpcio>=1.84",  # refuses a message that is too large before it is received, a bomb before it is unpacked
         "grpcio-health-checking>=1.71.2",
         "grpcio-reflection>=1.71.2",
         "protobuf>=5.29",

@@ -33,6 +33,7 @@ A, B = np.asarray(RLIABLE["scores_A"]), np.asarray(RLIABLE["scores_B"])
 
 
 def test_pass_at_k_is_human_evals() -> None:
+    assert GOLDEN["pass_at_k"]
     for case in GOLDEN["pass_at_k"]:
         assert pass_at_k(case["n"], case["c"], case["k"]) == pytest.approx(case["pass_at_k"], abs=1e-12)
 

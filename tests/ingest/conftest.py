@@ -13,6 +13,7 @@ from lightning_jax import types
 from lightning_jax.ingest.client import IngestClient
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store
+from tests.ingest.otlp import Exporter
 from tests.ingest.postgres import PostgresServer, binaries
 
 
@@ -113,6 +114,13 @@ def server(store: Store) -> Iterator[IngestServer]:
 def client(server: IngestServer) -> Iterator[IngestClient]:
     with IngestClient(server.target, patience_s=10) as connected:
         yield connected
+
+
+@pytest.fixture
+def exporter(server: IngestServer) -> Iterator[Exporter]:
+    opened = Exporter(server.target)
+    yield opened
+    opened.close()
 
 
 def claim_one(store: Store, name: str = "r", max_attempts: int = 1) -> types.Attempt:

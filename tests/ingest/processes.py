@@ -10,7 +10,12 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+LONG_ONLY = pytest.mark.skipif(
+    not os.environ.get("LIGHTNING_JAX_LONG_TESTS"), reason="takes a minute: set LIGHTNING_JAX_LONG_TESTS=1"
+)
 
 
 def free_port() -> int:
@@ -40,6 +45,11 @@ class ServerProcess:
     @property
     def http(self) -> str:
         return f"http://127.0.0.1:{self._http_port}"
+
+    def peak_mib(self) -> float:
+        """The most memory it ever had resident."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
     def end(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> int:
         """Send a signal and wait for the end; returns the exit status."""

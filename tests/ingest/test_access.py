@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import queue
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from lightning_jax import types
+from lightning_jax._proto.lightning.v1 import rollout_pb2, rollout_pb2_grpc
 from lightning_jax.ingest.auth import Authenticator, Caller, read_keys
 from lightning_jax.ingest.client import IngestClient
 from lightning_jax.ingest.errors import StoreUnavailable
@@ -164,6 +166,36 @@ def test_half_of_a_tls_configuration_is_refused(tmp_path: Path) -> None:
         ServerTls(tmp_path / "missing.pem", tmp_path / "missing.pem").credentials()
     with pytest.raises(ValueError, match="host:port"):
         IngestClient("ftp://h:1")
+
+
+def first_done(rpcs: list[grpc.Future]) -> grpc.Future:
+    ended: queue.SimpleQueue[grpc.Future] = queue.SimpleQueue()
+    for rpc in rpcs:
+        rpc.add_done_callback(ended.put)
+    return ended.get(timeout=20)
+
+
+def test_more_rpcs_than_the_limit_are_refused_and_the_next_are_not(store: Store) -> None:
+    server = IngestServer(store, max_rpcs=2)
+    server.start()
+    with grpc.insecure_channel(server.target) as channel:
+        stub = rollout_pb2_grpc.RolloutServiceStub(channel)
+        poll = rollout_pb2.ClaimRolloutsRequest(worker_id="w", max_rollouts=1, lease_s=30.0, wait_s=30.0)
+        polls = [stub.ClaimRollouts.future(poll) for _ in range(3)]
+        refused = first_done(polls)  # the other two wait
+        assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert sum(waiting.done() for waiting in polls) == 1
+        for waiting in polls:
+            waiting.cancel()
+        ask = rollout_pb2.GetRolloutsRequest(rollout_ids=["nobody"])
+        for _ in range(1000):  # the cancellations are on their way
+            with contextlib.suppress(grpc.RpcError):
+                assert len(stub.GetRollouts(ask, timeout=20).rollouts) == 0
+                break
+            time.sleep(0.01)
+        else:
+            pytest.fail("refused for good")
+    server.stop(grace=0.5)
 
 
 def test_an_export_whose_deadline_cannot_be_met_stores_nothing_it_does_not_say(store: Store) -> None:

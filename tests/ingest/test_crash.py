@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -20,9 +19,7 @@ from lightning_jax.ingest.errors import StoreUnavailable
 from lightning_jax.ingest.store import Store
 from tests.ingest.conftest import make_call, make_rollout
 from tests.ingest.otlp import Exporter, make_request, make_span
-from tests.ingest.processes import ROOT, ServerProcess
-
-LONG = os.environ.get("LIGHTNING_JAX_LONG_TESTS")
+from tests.ingest.processes import LONG_ONLY, ROOT, ServerProcess
 
 
 class Load:
@@ -68,9 +65,6 @@ class Load:
     def _span(self, number: int) -> None:
         self._exporter.send(make_request(*(make_span(n, trace=number + 1) for n in (1, 2))), self._attempt.api_key)
         self.spans |= {(number + 1, 1), (number + 1, 2)}
-
-
-LONG_ONLY = pytest.mark.skipif(not LONG, reason="takes a minute: set LIGHTNING_JAX_LONG_TESTS=1")
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=LONG_ONLY)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -25,29 +24,15 @@ from lightning_jax.ingest.writer import Transaction
 from tests.ingest.conftest import claim_one, make_call
 from tests.ingest.otlp import Exporter, make_request, make_span
 from tests.ingest.postgres import PostgresServer, binaries
+from tests.ingest.processes import ServerProcess
 
 DONE = types.Outcome("succeeded")
 
 
 @pytest.fixture
-def lite(sqlite_url: str) -> Iterator[Store]:
-    with Store(sqlite_url) as store:
-        yield store
-
-
-@pytest.fixture
-def service(lite: Store) -> Iterator[IngestServer]:
-    server = IngestServer(lite)
-    server.start()
-    yield server
-    server.stop(grace=0.5)
-
-
-@pytest.fixture
-def exporter(service: IngestServer) -> Iterator[Exporter]:
-    opened = Exporter(service.target)
-    yield opened
-    opened.close()
+def store_url(sqlite_url: str) -> str:
+    """SQLite: PostgreSQL has a test of its own."""
+    return sqlite_url
 
 
 def refusal(exporter: Exporter, data: object, key: str = "") -> grpc.RpcError:
@@ -66,9 +51,9 @@ def assert_come_back(error: grpc.RpcError) -> None:
 
 
 def test_a_full_disk_asks_exporters_and_clients_to_come_back(
-    exporter: Exporter, service: IngestServer, lite: Store
+    exporter: Exporter, server: IngestServer, store: Store
 ) -> None:
-    attempt = claim_one(lite)
+    attempt = claim_one(store)
     exporter.send(make_request(make_span(1)), attempt.api_key)
 
     def limit(pages: int | None) -> None:
@@ -76,30 +61,28 @@ def test_a_full_disk_asks_exporters_and_clients_to_come_back(
             used = transaction.connection.exec_driver_sql("PRAGMA page_count").scalar_one()
             transaction.connection.exec_driver_sql(f"PRAGMA max_page_count = {pages or used}")
 
-        lite._writer.submit(apply).result()
+        store._writer.submit(apply).result()
 
     limit(None)
     large = make_request(*(make_span(number, **{"x": "y" * 10_000}) for number in range(2, 40)))
     assert_come_back(refusal(exporter, large, attempt.api_key))
-    with IngestClient(service.target, patience_s=0) as client, pytest.raises(StoreUnavailable, match="full"):
+    with IngestClient(server.target, patience_s=0) as client, pytest.raises(StoreUnavailable, match="full"):
         client.record_calls([make_call(attempt, 1, tokens=100_000)])
     limit(1_000_000)
     exporter.send(large, attempt.api_key)
-    assert lite.counts().spans == 39
+    assert store.counts().spans == 39
 
 
-def test_a_locked_database_asks_to_come_back(
-    exporter: Exporter, lite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attempt = claim_one(lite)
-    lite._writer.submit(lambda t: t.connection.exec_driver_sql("PRAGMA busy_timeout = 50")).result()
+def test_a_locked_database_asks_to_come_back(exporter: Exporter, store: Store, tmp_path: Path) -> None:
+    attempt = claim_one(store)
+    store._writer.submit(lambda t: t.connection.exec_driver_sql("PRAGMA busy_timeout = 50")).result()
     blocker = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
     blocker.execute("BEGIN IMMEDIATE")
     assert_come_back(refusal(exporter, make_request(make_span(1)), attempt.api_key))
     blocker.execute("ROLLBACK")
     blocker.close()
     exporter.send(make_request(make_span(1)), attempt.api_key)
-    assert lite.counts().spans == 1
+    assert store.counts().spans == 1
 
 
 def test_postgresql_that_crashes_or_hangs_is_unavailable_until_it_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +113,7 @@ def test_postgresql_that_crashes_or_hangs_is_unavailable_until_it_is_back(monkey
         postgres.remove()
 
 
-def test_invalid_utf8_and_other_garbage_never_reach_the_store(exporter: Exporter, lite: Store) -> None:
+def test_invalid_utf8_and_other_garbage_never_reach_the_store(exporter: Exporter, store: Store) -> None:
     good = make_request(make_span(1)).SerializeToString()
     assert b"span 1" in good
     for garbage in (
@@ -141,11 +124,11 @@ def test_invalid_utf8_and_other_garbage_never_reach_the_store(exporter: Exporter
         b"\x1f\x8b" + good,
     ):
         assert refusal(exporter, garbage).code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert lite.counts().spans == 0
+    assert store.counts().spans == 0
 
 
-def test_absurd_but_valid_requests_are_stored(exporter: Exporter, lite: Store) -> None:
-    attempt = claim_one(lite)
+def test_absurd_but_valid_requests_are_stored(exporter: Exporter, store: Store) -> None:
+    attempt = claim_one(store)
     wide = make_span(1)
     for number in range(100_000):
         wide.attributes.add(key=f"k{number}").value.int_value = number
@@ -162,15 +145,15 @@ def test_absurd_but_valid_requests_are_stored(exporter: Exporter, lite: Store) -
     for field in (*(1, 5) * 200, 2, 9, 2, 2, 1):  # AnyValue and ArrayValue in turn; then up to the request
         nested = _field(field, nested)
     assert refusal(exporter, nested, attempt.api_key).code() == grpc.StatusCode.INVALID_ARGUMENT
-    assert lite.counts().spans == 10_002
+    assert store.counts().spans == 10_002
 
 
 def test_health_answers_while_a_hundred_megabytes_are_refused(
-    exporter: Exporter, service: IngestServer, lite: Store
+    exporter: Exporter, server: IngestServer, store: Store
 ) -> None:
     errors: list[grpc.RpcError] = []
     pushing = threading.Thread(target=lambda: errors.append(refusal(exporter, bytes(100 * 2**20))))
-    with grpc.insecure_channel(service.target, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    with grpc.insecure_channel(server.target, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
         pushing.start()
@@ -182,51 +165,64 @@ def test_health_answers_while_a_hundred_megabytes_are_refused(
         pushing.join()
     assert errors[0].code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "google.rpc.retryinfo-bin" not in dict(errors[0].trailing_metadata())  # never to be repeated
-    assert lite.counts().spans == 0
+    assert store.counts().spans == 0
 
 
-def test_clock_skew_duplicates_and_disorder_change_nothing(exporter: Exporter, lite: Store) -> None:
-    attempt = claim_one(lite)
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_what_is_too_large_is_never_held_whole(sqlite_url: str, compression: grpc.Compression) -> None:
+    with ServerProcess(sqlite_url) as process:
+        exporter = Exporter(process.target)
+        exporter.send(make_request(make_span(1)))
+        before = process.peak_mib()
+        with pytest.raises(grpc.RpcError) as caught:
+            exporter.send(bytes(256 * 2**20), compression=compression)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert process.peak_mib() - before < 128
+        exporter.close()
+
+
+def test_clock_skew_duplicates_and_disorder_change_nothing(exporter: Exporter, store: Store) -> None:
+    attempt = claim_one(store)
     call = make_call(attempt, 0)
-    lite.record_call(call).result()
+    store.record_call(call).result()
     agent = make_span(1, **{"gen_ai.agent.name": "planner"})
     model = make_span(2, **{"gen_ai.response.id": f"chatcmpl-{call.call_id}"})
     model.parent_span_id = agent.span_id
     model.start_time_unix_nano, model.end_time_unix_nano = 2**64 - 1, 0  # ends before it starts, in another age
     for batch in ([model], [agent], [model, agent], [agent, agent]):
         exporter.send(make_request(*batch), attempt.api_key)
-    lite.complete(attempt.attempt_id, DONE).result()
+    store.complete(attempt.attempt_id, DONE).result()
     exporter.send(make_request(make_span(3)), attempt.api_key)  # late
-    (sealed,) = lite.sealed_after(0)
+    (sealed,) = store.sealed_after(0)
     assert [Span.FromString(span.body).name for span in sealed.spans] == ["span 2", "span 1"]
-    assert lite.counts().spans == 3
+    assert store.counts().spans == 3
 
 
-def test_another_attempts_key_cannot_claim_these_spans(exporter: Exporter, lite: Store) -> None:
-    mine, other = claim_one(lite, "mine"), claim_one(lite, "other")
+def test_another_attempts_key_cannot_claim_these_spans(exporter: Exporter, store: Store) -> None:
+    mine, other = claim_one(store, "mine"), claim_one(store, "other")
     url = {"http.url": mine.base_url, "gen_ai.response.id": "chatcmpl-mine.1-c0"}
-    lite.record_call(make_call(mine, 0)).result()
+    store.record_call(make_call(mine, 0)).result()
     exporter.send(make_request(make_span(1, **url)), other.api_key)
     # The key decides: whoever holds it can only write into its own attempt.
     trace = make_span(1).trace_id
-    assert lite.trace_owners([trace]) == {trace: {("other", "other.1")}}
+    assert store.trace_owners([trace]) == {trace: {("other", "other.1")}}
     for key in ("wrong", "ljx-wrong", other.api_key[:-1]):
         assert refusal(exporter, make_request(make_span(2)), key).code() == grpc.StatusCode.UNAUTHENTICATED
-    assert lite.counts().spans == 1
+    assert store.counts().spans == 1
 
 
 def test_the_stock_exporter_under_back_pressure_loses_nothing_in_silence(
-    lite: Store, caplog: pytest.LogCaptureFixture
+    store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    attempt = claim_one(lite)
-    server = IngestServer(lite, limits=ReceiverLimits(requests=1, spans=100))
+    attempt = claim_one(store)
+    server = IngestServer(store, limits=ReceiverLimits(requests=1, spans=100))
     server.start()
     block = threading.Event()
-    blocked = lite._writer.submit(lambda transaction: block.wait(30))
+    blocked = store._writer.submit(lambda transaction: block.wait(30))
     threading.Timer(1.2, block.set).start()
     providers = []
     for _ in range(4):  # together they exceed the bound while the store is slow
@@ -244,7 +240,7 @@ def test_the_stock_exporter_under_back_pressure_loses_nothing_in_silence(
         for provider in providers:
             provider.shutdown()
     blocked.result()
-    stored = lite.counts().spans
+    stored = store.counts().spans
     reported = [record for record in caplog.records if "export" in record.getMessage().lower()]
     assert reported, "the bound was never felt: the test shows nothing"
     assert stored == 600 or any(record.levelno >= logging.ERROR for record in reported)

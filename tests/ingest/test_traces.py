@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
 import grpc
@@ -27,13 +26,6 @@ from tests.ingest.conftest import claim_one, make_call
 from tests.ingest.otlp import Exporter, make_request, make_span
 
 DONE = types.Outcome("succeeded")
-
-
-@pytest.fixture
-def exporter(server: IngestServer) -> Iterator[Exporter]:
-    opened = Exporter(server.target)
-    yield opened
-    opened.close()
 
 
 def owners(store: Store, *traces: int) -> dict[int, set[tuple[str, str]]]:

@@ -69,8 +69,9 @@ def test_every_recorded_pair_of_the_full_oracle() -> None:
     oracle = SHARED / "evaluation_oracle/oracle.jsonl"
     if not oracle.exists():
         pytest.skip(f"the full oracle is not at {oracle}; set LIGHTNING_JAX_SHARED to the folder that has data/spider")
-    differences = []
-    for pair in map(json.loads, oracle.read_text().splitlines()):
+    pairs, differences = [json.loads(line) for line in oracle.read_text().splitlines()], []
+    assert pairs
+    for pair in pairs:
         files = sorted((SHARED / "database" / pair["db_id"]).glob("*.sqlite"))
         for recorded, keep in (("exec", False), ("exec_keep_distinct", True)):
             if execution_match(files, pair["gold"], pair["pred"], keep_distinct=keep).match != bool(pair[recorded]):

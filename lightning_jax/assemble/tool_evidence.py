@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_jax import types
-from lightning_jax.assemble.attributes import json_of
 from lightning_jax.assemble.identifiers import call_of_tool_call
 from lightning_jax.assemble.naming import content_text
+from lightning_jax.written_calls import CLOSE, OPEN, calls_in, document
 
-# Models write tool calls as text: marked (Hermes, Qwen), or as JSON that is the whole answer (Llama). Read only where
-# no request repeats them.
-_WRITTEN = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_MARKED = re.compile(rf"{OPEN}\s*(.*?)\s*(?:{CLOSE}|\Z)", re.DOTALL)  # read only where no request repeats them
 
 
 @dataclass(slots=True)
@@ -45,16 +42,11 @@ def replays(calls: Sequence[types.Call]) -> dict[str, dict[str, Replay]]:
 
 
 def written(call: types.Call) -> Iterator[tuple[str, str]]:
-    """(name, arguments) of the tool calls in a call's own text; of one that cannot be read ("", what is there)."""
-    marked = [match[1] for match in _WRITTEN.finditer(call.text)]
-    for text in marked or [call.text.strip().removeprefix("<|python_tag|>").strip()]:
-        document = json_of(text)
-        if not isinstance(document, dict):
-            if marked:
-                yield "", text
-            continue
-        name, arguments = document.get("name"), document.get("arguments", document.get("parameters", {}))
-        yield name if isinstance(name, str) else "", arguments if isinstance(arguments, str) else json.dumps(arguments)
+    """(name, arguments) of the tool calls in a call's own text; of a marked one that is none ("", what is there)."""
+    marked = [match[1] for match in _MARKED.finditer(call.text)]
+    for text in marked or [call.text]:
+        found = calls_in(document(text))
+        yield from found or ([("", text)] if marked else [])
 
 
 def tool_schemas(request: Mapping[str, Any]) -> dict[str, Any] | None:

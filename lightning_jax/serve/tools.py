@@ -8,17 +8,14 @@ names a tool that was offered is a call, too. What cannot be read as a call stay
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lightning_jax.serve.grammar import literal, schema_rule
+from lightning_jax.written_calls import CLOSE, OPEN, PYTHON_TAG, calls_in, document
 
 ToolForm = Literal["hermes", "llama3", "json"]
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_FENCE = re.compile(r"\A```(?:json)?\s*(.*?)\s*(?:```)?\Z", re.DOTALL)
-_PYTHON_TAG = "<|python_tag|>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +95,8 @@ class ToolReader:
         content, _ = self.feed(text)
         rest, self._rest = self._rest, ""
         if self._inside:  # the end of the block never came
-            content += "" if self._take(_document(rest)) else OPEN + rest
-        elif not self._started and self._take(_document(rest), only_offered=self._form != "llama3"):
+            content += "" if self._take(document(rest)) else OPEN + rest
+        elif not self._started and self._take(document(rest), only_offered=self._form != "llama3"):
             pass
         elif not (self.calls and rest.isspace()):
             content += rest
@@ -109,7 +106,7 @@ class ToolReader:
         if self._started or self._inside:
             return False
         start = self._rest.lstrip()
-        return start.startswith(("{", "[", "`", _PYTHON_TAG)) or _PYTHON_TAG.startswith(start)
+        return start.startswith(("{", "[", "`", PYTHON_TAG)) or PYTHON_TAG.startswith(start)
 
     def _blocks(self) -> str:
         """Content outside of blocks; calls inside are noted on the way."""
@@ -121,7 +118,7 @@ class ToolReader:
                 break
             piece, self._rest = self._rest[:at], self._rest[at + len(mark) :]
             if self._inside:
-                content += "" if self._take(_document(piece)) else OPEN + piece + CLOSE
+                content += "" if self._take(document(piece)) else OPEN + piece + CLOSE
             else:
                 content += piece.rstrip()
             self._inside = not self._inside
@@ -132,36 +129,14 @@ class ToolReader:
             self._rest = self._rest[len(free) :]
         return content
 
-    def _take(self, document: Any, *, only_offered: bool = False) -> bool:
+    def _take(self, written: Any, *, only_offered: bool = False) -> bool:
         """Note the calls of a document; False where it is something else."""
-        found = [_call(item) for item in (document if isinstance(document, list) else [document])]
-        calls = [call for call in found if call is not None]
-        if not calls or len(calls) != len(found) or (only_offered and not {n for n, _ in calls} <= self._names):
+        calls = calls_in(written)
+        if not calls or (only_offered and not {n for n, _ in calls} <= self._names):
             return False
         for name, arguments in calls if self._parallel else calls[: max(0, 1 - len(self.calls))]:
             self.calls.append(ToolCall(f"call_{self._call_id}_{len(self.calls)}", name, arguments))
         return True
-
-
-def _document(text: str) -> Any:
-    text = text.strip().removeprefix(_PYTHON_TAG).strip()
-    fenced = _FENCE.match(text)
-    try:
-        return json.loads(fenced[1] if fenced else text)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _call(document: Any) -> tuple[str, str] | None:
-    """(name, arguments as JSON text) of one written call; None for anything else."""
-    if not isinstance(document, dict):
-        return None
-    body = document["function"] if isinstance(document.get("function"), dict) else document
-    key = "arguments" if "arguments" in body else "parameters"
-    name, arguments = body.get("name"), body.get(key)
-    if not isinstance(name, str) or key not in body or not isinstance(arguments, dict | str):
-        return None
-    return name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def _held(text: str) -> int:

@@ -91,9 +91,15 @@ def test_a_tool_call_that_nobody_repeats_is_read_from_the_text() -> None:
         '<|python_tag|>{"name": "search", "parameters": {}}',
     ):
         assert first_tool([replace(call, text=bare)], status="crashed").name == "search"
+    # All that the policy server takes for calls: a list of them, fenced, wrapped.
+    both = '```json\n[{"name": "search", "arguments": "{}"}, {"function": {"name": "f", "arguments": {}}}]\n```'
+    (transition,) = assemble(make_sealed([replace(call, text=both)]), AgentNaming()).trajectory.transitions
+    assert [tool.name for tool in transition.tools] == ["search", "f"]
     # The final answer of a run that ended well is a tool call nobody answers: unseen, so no success.
     assert first_tool([call]).verdict == "unknown"
     assert first_tool([replace(call, text="<tool_call>{nonsense}</tool_call>")]).verdict == "invalid_json"
+    assert first_tool([replace(call, text=text.removesuffix("</tool_call>"))], status="crashed").name == "search"
+    assert first_tool([replace(call, text=text[:50])]).verdict == "invalid_json"  # cut off
     assert first_tool([replace(call, text="no trace of it")]).verdict == "unknown"
 
 

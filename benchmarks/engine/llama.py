@@ -38,8 +38,7 @@ def main() -> None:
                 "prompt": row.tolist(), "n_predict": new, "ignore_eos": True, "temperature": 1.0, "top_k": 0,
                 "top_p": 1.0, "min_p": 0.0, "cache_prompt": True, "seed": 1,
             }  # fmt: skip
-            told = server.handle_completions(json.dumps(request))
-            told = json.loads(told) if isinstance(told, str) else told
+            told = server.handle_completions(request)
             return int(told.get("tokens_predicted") or told["usage"]["completion_tokens"])
 
         wall, cpu = time.perf_counter(), time.process_time()

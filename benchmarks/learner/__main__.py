@@ -2,10 +2,14 @@
 
     python -m benchmarks.learner --rival-python /path/to/venv/bin/python      # a Python with torch and transformers
     python -m benchmarks.learner --layers 6 --repeats 3                       # fewer layers, no rival: minutes
+    python -m benchmarks.learner --layers 1 --vocabulary 1024 --repeats 1 ... # does it run at all?
     python -m benchmarks.learner --device gpu --model qwen2_5_1_5b --dtype bfloat16 ...
 
-Both sides are warmed, take turns, and medians are compared; the ratios of CPU seconds stand beside those of wall time,
-because on a shared machine they are the steadier ones. The last line on stdout is one JSON object.
+Both sides load the same random weights; the first update of each must find the same loss, gradient norm and mean
+|log π - log μ| (and entropy, with --rival-entropy), or the benchmark ends there. Then they take turns, and medians are
+compared; the ratios of CPU seconds stand beside those of wall time, because on a shared machine they are the steadier
+ones. A table goes to stderr; the last line on stdout is one JSON object. memory_vs_torch is our peak over the rival's
+(lower is better), all other ratios are its time over ours (higher is better).
 """
 
 from __future__ import annotations
@@ -17,10 +21,15 @@ import resource
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:  # jax reads its environment when it is imported, so nothing of it comes before main() has set it
+    from benchmarks.learner.ours import Ours
+    from lightning_jax.model.config import ModelConfig
+
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}  # relative, of what both sides find at equal weights
 HERE = Path(__file__).parent
 
 
@@ -36,6 +45,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32", help="of our blocks' arithmetic and of the rival's model")
     parser.add_argument("--remat", default="full")
     parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
+    parser.add_argument("--rival-checkpointing", action="store_true", help="gradient checkpointing, TRL's default")
+    parser.add_argument("--rival-entropy", action="store_true", help="let it report entropy too, as TRL does")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of the rival on the CPU")
     parser.add_argument("--peak-flops", type=float, help="of the device, for the model FLOP utilisation")
     return parser.parse_args()
@@ -44,15 +55,16 @@ def arguments() -> argparse.Namespace:
 class Rival:
     """The other process; one JSON line there, one back."""
 
-    def __init__(self, python: str, sizes: dict[str, Any], args: argparse.Namespace) -> None:
+    def __init__(self, python: str, args: argparse.Namespace) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("XLA")}
         self._process = subprocess.Popen(
             [python, str(HERE / "rival.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        device = "cuda" if args.device == "gpu" else "cpu"
-        self.version = self.ask({"sizes": sizes, "threads": args.threads, "device": device, "dtype": args.dtype})[
-            "torch"
-        ]
+        settings = {
+            "threads": args.threads, "device": "cuda" if args.device == "gpu" else "cpu", "dtype": args.dtype,
+            "checkpointing": args.rival_checkpointing, "entropy": args.rival_entropy,
+        }  # fmt: skip
+        self.version = self.ask(settings)["torch"]
 
     def ask(self, command: dict[str, Any]) -> dict[str, Any]:
         """Send a command; RuntimeError where the process has ended."""
@@ -79,11 +91,10 @@ def main() -> None:
     if args.device == "cpu":
         os.environ["JAX_PLATFORMS"] = "cpu"
     import jax  # after the platform is set
-    import numpy as np
 
-    from benchmarks.learner.ours import Ours, gemm_rate, host_fraction, matmul_flops, median, weights
-    from benchmarks.learner.workload import WORKLOADS
+    from benchmarks.learner.ours import weights
     from lightning_jax.model.config import ModelConfig
+    from lightning_jax.model.hf import export_hf
     from lightning_jax.presets import preset
 
     model = ModelConfig.from_mapping(preset("model", args.model)["config"])
@@ -91,61 +102,122 @@ def main() -> None:
         model = replace(model, num_layers=args.layers)
     if args.vocabulary:
         model = replace(model, vocab_size=args.vocabulary)
-    params = weights(model)
-    rival = Rival(args.rival_python, asdict(model), args) if args.rival_python else None
+    rival = Rival(args.rival_python, args) if args.rival_python else None
     figures: dict[str, Any] = {
         "model": args.model, "layers": model.num_layers, "vocabulary": model.vocab_size,
-        "dtype": args.dtype, "remat": args.remat,
+        "dtype": args.dtype, "remat": args.remat, "rival_checkpointing": args.rival_checkpointing,
         "repeats": args.repeats, "jax": jax.__version__, "python": sys.version.split()[0],
         "torch": rival.version if rival else None, "device": jax.devices()[0].device_kind, "threads": args.threads,
+        "recompiles": 0,
     }  # fmt: skip
-    recompiled = 0
-    for case in args.cases.split(","):
-        workload = WORKLOADS[case](model.vocab_size)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "batch.npz"
-            np.savez(path, **workload.padded())
-            command = {"batch": str(path), "rows": workload.rival_rows}
-            sides = {name: Ours(model, workload, name, args.dtype, args.remat) for name in workload.layouts}
-            for side in sides.values():
-                side.start(params)
-            compiled = {name: side.learner.compiled for name, side in sides.items()}
-            times: dict[str, list[tuple[float, float]]] = {name: [] for name in (*sides, "rival")}
-            for repeat in range(args.repeats + 1):  # the first one warms both sides
-                for name, side in sides.items():
-                    timing = side.update()
-                    if repeat:
-                        times[name].append((timing.seconds, timing.cpu))
-                if rival is not None:
-                    answer = rival.ask(command)
-                    if repeat:
-                        times["rival"].append((answer["seconds"], answer["cpu"]))
-                    figures[f"{case}_rival_peak_bytes"] = answer["peak"]
-                print(f"{case} {repeat}: { ({n: round(t[-1][0], 2) for n, t in times.items() if t}) }", file=sys.stderr)
-            for name, pairs in times.items():
-                if pairs:
-                    figures[f"{case}_{name}_s"] = median([wall for wall, _ in pairs])
-                    figures[f"{case}_{name}_cpu_s"] = median([cpu for _, cpu in pairs])
-            recompiled += sum(side.learner.compiled - compiled[name] for name, side in sides.items())
-            if case == "independent":
-                stats = jax.local_devices()[0].memory_stats() if args.device == "gpu" else None
-                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-                figures["independent_peak_bytes"] = stats["peak_bytes_in_use"] if stats else peak
-                rate = gemm_rate(model, 8, 512, 256, args.dtype)
-                # remat "dots" keeps the projections; the head's chunks are always computed again
-                work = matmul_flops(model, 8, 512, 256, passes=4 if args.remat == "full" else 3, head_passes=4)
-                figures |= {"gemm_flops_per_s": rate, "matmul_flops": work}
-                figures["gemm_fraction"] = work / figures["independent_rows_s"] / rate
-                figures["host_fraction"] = host_fraction(sides["rows"])
-                if args.peak_flops:
-                    useful = matmul_flops(model, 8, 512, 256, passes=3, head_passes=3)
-                    figures["mfu"] = useful / figures["independent_rows_s"] / args.peak_flops
-            for side in sides.values():
-                side.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        # both sides read the same files, and neither keeps the first weights in memory
+        export_hf(weights(model), model, None, Path(folder) / "weights", dtype=args.dtype)
+        for case in args.cases.split(","):
+            figures |= run_case(case, model, Path(folder), rival, args, figures)
     if rival is not None:
         rival.stop()
-    figures["recompiles"] = recompiled
+    print(table(figures), file=sys.stderr)
     print(json.dumps(figures | ratios(figures)))
+
+
+def run_case(
+    case: str, model: ModelConfig, folder: Path, rival: Rival | None, args: argparse.Namespace, so_far: dict[str, Any]
+) -> dict[str, Any]:
+    """A workload's figures: first one update of each side at equal weights, whose results must agree, then turns.
+
+    ValueError where the sides do not compute the same.
+    """
+    import jax
+    import numpy as np
+
+    from benchmarks.learner.ours import Ours, disagreement, median
+    from benchmarks.learner.workload import WORKLOADS
+    from lightning_jax.model.hf import load_hf
+
+    workload = WORKLOADS[case](model.vocab_size)
+    np.savez(folder / "batch.npz", **workload.padded())
+    command = {"batch": str(folder / "batch.npz"), "rows": workload.rival_rows}
+    figures: dict[str, Any] = {}
+    sides = {name: Ours(model, workload, name, args.dtype, args.remat) for name in workload.layouts}
+    found = {}
+    state: Any = None
+    first: Any = load_hf(folder / "weights")[1]
+    for number, (name, side) in enumerate(sides.items(), 1):
+        state = None  # one at a time, and no weights that nobody needs: memory is measured
+        state = side.learner.init(first)
+        if number == len(sides):
+            del first
+        side.learner.warm_up(state)
+        state, timing = side.update(state)
+        found[name] = timing.found
+    if rival is not None:
+        rival.ask({"load": str(folder / "weights")})
+        found["rival"] = rival.ask(command)
+    reference = found["rival" if rival is not None else next(iter(sides))]
+    for name in sides:
+        differences = disagreement(found[name], reference)
+        if rival is not None and not args.rival_entropy:
+            del differences["entropy"]
+        figures[f"{case}_{name}_disagreement"] = max(differences.values())
+        if max(differences.values()) > TOLERANCE[args.dtype]:
+            raise ValueError(f"{case}: {name} found {found[name]}, the reference {reference}: not the same computation")
+    compiled = {name: side.learner.compiled for name, side in sides.items()}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in (*sides, "rival")}
+    for repeat in range(args.repeats):
+        for name, side in sides.items():
+            state, timing = side.update(state)
+            times[name].append((timing.seconds, timing.cpu))
+        if rival is not None and workload.rival_timed:
+            answer = rival.ask(command)
+            times["rival"].append((answer["seconds"], answer["cpu"]))
+            figures[f"{case}_rival_peak_bytes"] = answer["peak"]
+        print(f"{case} {repeat}: { ({n: round(t[-1][0], 2) for n, t in times.items() if t}) }", file=sys.stderr)
+    for name, pairs in times.items():
+        if pairs:
+            figures[f"{case}_{name}_s"] = median([wall for wall, _ in pairs])
+            figures[f"{case}_{name}_cpu_s"] = median([cpu for _, cpu in pairs])
+            figures[f"{case}_{name}_tokens_per_s"] = workload.tokens / figures[f"{case}_{name}_s"]
+    figures["recompiles"] = so_far["recompiles"] + sum(s.learner.compiled - compiled[n] for n, s in sides.items())
+    stats = jax.local_devices()[0].memory_stats() if args.device == "gpu" else None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    figures[f"{case}_peak_bytes"] = stats["peak_bytes_in_use"] if stats else peak  # of the process so far
+    if case == "independent":
+        figures |= shares(model, sides["rows"], state, figures["independent_rows_s"], args)
+    return figures
+
+
+def shares(model: ModelConfig, side: Ours, state: Any, seconds: float, args: argparse.Namespace) -> dict[str, float]:
+    """What an update of independent rows is made of."""
+    from benchmarks.learner.ours import gemm_rate, host_fraction, matmul_flops
+
+    _, host = host_fraction(side, state)
+    rate = gemm_rate(model, 8, 512, 256, args.dtype)
+    # remat "dots" keeps the projections; the head's chunks are always computed again
+    work = matmul_flops(model, 8, 512, 256, passes=4 if args.remat == "full" else 3, head_passes=4)
+    figures = {
+        "gemm_flops_per_s": rate,
+        "matmul_flops": work,
+        "gemm_fraction": work / seconds / rate,
+        "host_fraction": host,
+    }
+    if args.peak_flops:
+        figures["mfu"] = matmul_flops(model, 8, 512, 256, passes=3, head_passes=3) / seconds / args.peak_flops
+    return figures
+
+
+def table(figures: dict[str, Any]) -> str:
+    """Markdown: one line per case and side."""
+    lines = ["| case | side | s an update | CPU s | tokens/s | disagreement |", "|---|---|---|---|---|---|"]
+    for key in [k for k in figures if k.endswith("_tokens_per_s")]:
+        name = key.removesuffix("_tokens_per_s")
+        case, side = name.split("_", 1)
+        apart = figures.get(f"{name}_disagreement")
+        lines.append(
+            f"| {case} | {side} | {figures[f'{name}_s']:.2f} | {figures[f'{name}_cpu_s']:.2f} | {figures[key]:.0f} "
+            f"| {'' if apart is None else f'{apart:.1e}'} |"
+        )
+    return "\n".join(lines)
 
 
 def ratios(figures: dict[str, Any]) -> dict[str, float | None]:

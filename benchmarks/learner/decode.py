@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +22,9 @@ from lightning_jax.serve.engine import Engine
 from lightning_jax.serve.generation import GenerationRequest
 
 
-def bandwidth() -> float:
-    """Bytes per second of reading an array much larger than any cache."""
-    x = jnp.ones(2**28, jnp.bfloat16)
+def bandwidth(size: int) -> float:
+    """Bytes per second of reading an array of `size` numbers, much larger than any cache."""
+    x = jnp.ones(size, jnp.bfloat16)
     read = jax.jit(lambda y: jnp.sum(y, dtype=jnp.float32))
     jax.block_until_ready(read(x))
     started = time.perf_counter()
@@ -38,11 +39,15 @@ def main() -> None:
     parser.add_argument("--model", default="qwen2_5_1_5b")
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--new", type=int, default=128)
+    parser.add_argument("--layers", type=int, help="of the model; default: all")
+    parser.add_argument("--vocabulary", type=int, help="of the model; default: as it is. To try the script itself")
+    parser.add_argument("--read", type=int, default=2**28, help="numbers read to measure the bandwidth")
     args = parser.parse_args()
     model = ModelConfig.from_mapping(preset("model", args.model)["config"])
+    model = replace(model, num_layers=args.layers or model.num_layers, vocab_size=args.vocabulary or model.vocab_size)
     params = init_params(model, jax.random.key(0), dtype="bfloat16")
     weights = sum(x.nbytes for x in jax.tree.leaves(params))
-    speed = bandwidth()
+    speed = bandwidth(args.read)
     figures: dict[str, object] = {
         "model": args.model, "weights_bytes": weights, "bandwidth_bytes_per_s": speed, "jax": jax.__version__,
         "device": jax.devices()[0].device_kind,

@@ -9,26 +9,35 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from benchmarks.learner.workload import Workload
 from lightning_jax.learner.config import AlgoConfig
 from lightning_jax.learner.learner import Learner
 from lightning_jax.learner.optimizer import OptimizerConfig
 from lightning_jax.model.config import ModelConfig, Precision
-from lightning_jax.model.transformer import init_params
+from lightning_jax.model.transformer import ParameterInfo, init_params, parameters
+
+FOUND = {
+    "loss": "learner/loss",
+    "entropy": "learner/entropy_nat",
+    "gap": "learner/gap_nat",
+    "grad_norm": "learner/grad_norm",
+}
+"""What both sides must agree on at equal weights → our metric. On-policy the loss says little, the others much."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One update."""
+    """One update, and what it found."""
 
     seconds: float
     cpu: float
-    loss: float
+    found: dict[str, float]
 
 
 class Ours:
-    """A learner for one layout of a workload."""
+    """A learner for one layout of a workload. All layouts' states are of one kind, so that one can go round them."""
 
     def __init__(self, model: ModelConfig, workload: Workload, layout: str, dtype: str, remat: str) -> None:
         # every sequence is a transition and weighs the same, as on the other side
@@ -40,23 +49,14 @@ class Ours:
             model, algo, workload.layouts[layout], optimizer, precision=Precision(param="float32", compute=dtype)
         )
         self.transitions = workload.transitions
-        self.state: Any = None
 
-    def start(self, params: Any) -> None:
-        """Take the weights and compile."""
-        self.state = self.learner.init(params)
-        self.learner.warm_up(self.state)
-
-    def stop(self) -> None:
-        """Let go of the arrays."""
-        self.state = None
-
-    def update(self) -> Timing:
+    def update(self, state: Any) -> tuple[Any, Timing]:
         """One optimiser step, to the end."""
         started, busy = time.perf_counter(), time.process_time()
-        self.state, metrics = self.learner.update(self.state, self.transitions)
-        jax.block_until_ready(self.state["params"])
-        return Timing(time.perf_counter() - started, time.process_time() - busy, metrics["learner/loss"])
+        state, metrics = self.learner.update(state, self.transitions)
+        jax.block_until_ready(state["params"])
+        seconds, cpu = time.perf_counter() - started, time.process_time() - busy
+        return state, Timing(seconds, cpu, {name: metrics[key] for name, key in FOUND.items()})
 
 
 class Stopwatch:
@@ -76,17 +76,17 @@ class Stopwatch:
         return int(self._function._cache_size())
 
 
-def host_fraction(ours: Ours) -> float:
-    """Share of an update's time outside the compiled programs: layout, placement, Python."""
+def host_fraction(ours: Ours, state: Any) -> tuple[Any, float]:
+    """The state after an update, and the share of its time outside the programs: layout, placement, Python."""
     seconds: list[float] = []
     programs = ours.learner._programs
     watched = replace(programs, **{f.name: Stopwatch(getattr(programs, f.name), seconds) for f in fields(programs)})
     ours.learner._programs = watched
     try:
-        total = ours.update().seconds
+        state, timing = ours.update(state)
     finally:
         ours.learner._programs = programs
-    return 1.0 - sum(seconds) / total
+    return state, 1.0 - sum(seconds) / timing.seconds
 
 
 def matmul_flops(model: ModelConfig, rows: int, tokens: int, entries: int, passes: int, head_passes: int) -> float:
@@ -126,8 +126,21 @@ def gemm_rate(model: ModelConfig, rows: int, tokens: int, entries: int, dtype: s
 
 
 def weights(model: ModelConfig) -> Any:
-    """Random ones."""
-    return init_params(model, jax.random.key(0))
+    """Random ones; biases too, so that a side that forgets them is found out."""
+    rng = np.random.default_rng(0)
+
+    def of(info: ParameterInfo, leaf: Any) -> Any:
+        return jnp.asarray(0.1 * rng.normal(size=info.shape), jnp.float32) if info.stddev == 0 else leaf
+
+    return jax.tree.map(of, parameters(model), init_params(model, jax.random.key(0)))
+
+
+def disagreement(ours: dict[str, float], theirs: dict[str, float]) -> dict[str, float]:
+    """Name → relative difference (of the loss, which may be near 0: absolute) of what both sides found."""
+    return {
+        name: abs(ours[name] - theirs[name]) / (1.0 if name == "loss" else max(abs(theirs[name]), 1e-9))
+        for name in FOUND
+    }
 
 
 def median(values: Sequence[float]) -> float:

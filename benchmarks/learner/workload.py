@@ -19,6 +19,7 @@ class Workload:
     transitions: tuple[ScoredTransition, ...]
     layouts: dict[str, BatchConfig]
     rival_rows: int  # rows that the rival computes at a time
+    rival_timed: bool = True  # else it only says whether both compute the same
 
     @property
     def tokens(self) -> int:
@@ -32,14 +33,16 @@ class Workload:
         count = len(self.transitions)
         ids = np.zeros((count, prompts + responses), np.int64)
         attended, trained = np.zeros_like(ids), np.zeros((count, responses), np.float32)
+        sampled = np.zeros_like(trained)
         for row, scored in enumerate(self.transitions):
             t = scored.transition
             where = slice(prompts - t.prompt_ids.size, prompts + t.response_ids.size)
             ids[row, where] = np.concatenate([t.prompt_ids, t.response_ids])
             attended[row, where] = 1
             trained[row, : t.response_ids.size] = 1
+            sampled[row, : t.response_ids.size] = t.rollout_logps
         advantages = np.array([s.advantage for s in self.transitions], np.float32)
-        return {"ids": ids, "attended": attended, "trained": trained, "advantages": advantages}
+        return {"ids": ids, "attended": attended, "trained": trained, "advantages": advantages, "sampled": sampled}
 
 
 def one_row(tokens: int, rows: int, entries: int) -> BatchConfig:
@@ -79,24 +82,23 @@ def samples(vocabulary: int) -> Workload:
 
 
 def turns(vocabulary: int) -> Workload:
-    """2 tasks of 4 samples, 5 calls each: the prompt starts at 128 tokens and grows by 64 a call."""
+    """4 samples of a task, 5 calls each: the prompt starts at 128 tokens and grows by 64 a call."""
     rng = np.random.default_rng(2)
     calls = []
-    for task in range(2):
-        start = rng.integers(1, vocabulary, 128)
-        for sample in range(4):
-            prompt = start
-            for index in range(5):
-                call = _call(rng, prompt, 32, vocabulary, task=f"t{task}", sample=sample, index=index)
-                calls.append(call)
-                prompt = np.concatenate([prompt, call.transition.response_ids, rng.integers(1, vocabulary, 32)])
+    start = rng.integers(1, vocabulary, 128)
+    for sample in range(4):
+        prompt = start
+        for index in range(5):
+            call = _call(rng, prompt, 32, vocabulary, task="t", sample=sample, index=index)
+            calls.append(call)
+            prompt = np.concatenate([prompt, call.transition.response_ids, rng.integers(1, vocabulary, 32)])
     chain = 128 + 5 * 32 + 4 * 32  # a whole rollout
     layouts = {
-        "trie": one_row(128 + 4 * (chain - 128), 2, 4 * 5 * 32),
+        "trie": one_row(128 + 4 * (chain - 128), 1, 4 * 5 * 32),
         "rows": layout(one_row(chain, 8, 2 * 32), "rows"),
-        "concatenated": layout(one_row(chain, 8, 5 * 32), "concatenated"),
+        "concatenated": layout(one_row(chain, 4, 5 * 32), "concatenated"),
     }
-    return Workload(tuple(calls), layouts, rival_rows=8)
+    return Workload(tuple(calls), layouts, rival_rows=8, rival_timed=False)
 
 
 WORKLOADS = {"independent": independent, "samples": samples, "turns": turns}

@@ -25,6 +25,14 @@ _ATTEMPT = (
     .with_for_update(read=True)
 )
 _INSERT = schema.calls.insert()
+_STORED = select(schema.calls.c.call_id, schema.calls.c.attempt_id, schema.calls.c.response_ids).where(
+    schema.calls.c.call_id.in_(bindparam("ids", expanding=True))
+)
+_STANDING = (
+    select(schema.attempts.c.attempt_id, schema.attempts.c.rollout_id, schema.attempts.c.status)
+    .where(schema.attempts.c.attempt_id.in_(bindparam("ids", expanding=True)))
+    .with_for_update(read=True)
+)
 _OF_ATTEMPT = (
     select(schema.calls)
     .where(schema.calls.c.attempt_id == bindparam("attempt"))
@@ -86,21 +94,18 @@ def _identity_of(row: Mapping[Any, Any] | None) -> tuple[str, bytes] | None:
 
 def _stored(connection: Connection, call_ids: Sequence[str]) -> dict[str, tuple[str, bytes]]:
     """(attempt id, response ids as bytes) of the calls that exist."""
-    table, found = schema.calls, {}
+    found: dict[str, tuple[str, bytes]] = {}
     for start in range(0, len(call_ids), 500):
-        query = select(table.c.call_id, table.c.attempt_id, table.c.response_ids)
-        for row in connection.execute(query.where(table.c.call_id.in_(call_ids[start : start + 500]))):
+        for row in connection.execute(_STORED, {"ids": call_ids[start : start + 500]}):
             found[row.call_id] = (row.attempt_id, bytes(row.response_ids))
     return found
 
 
 def _attempts_of(connection: Connection, attempt_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
     """(rollout id, status) of attempts, held as they are until the transaction ends (see _ATTEMPT)."""
-    table, found = schema.attempts, {}
+    found: dict[str, tuple[str, str]] = {}
     for start in range(0, len(attempt_ids), 500):
-        query = select(table.c.attempt_id, table.c.rollout_id, table.c.status)
-        query = query.where(table.c.attempt_id.in_(attempt_ids[start : start + 500])).with_for_update(read=True)
-        for row in connection.execute(query):
+        for row in connection.execute(_STANDING, {"ids": attempt_ids[start : start + 500]}):
             found[row.attempt_id] = (row.rollout_id, row.status)
     return found
 

@@ -37,14 +37,18 @@ class TransitionService:
                 cursor = await asyncio.to_thread(self._store.acked, request.consumer)
             while True:
                 seen = self._store.sealed_signal.count
-                batch = await asyncio.to_thread(self._store.sealed_after, cursor, READ_AHEAD)
-                for sealed in batch:
-                    cursor = sealed.cursor
-                    yield pb.StreamTransitionsResponse(attempt=convert.sealed_message(sealed))
+                batch = await asyncio.to_thread(self._sealed_after, cursor)
+                for message in batch:
+                    cursor = message.cursor
+                    yield pb.StreamTransitionsResponse(attempt=message)
                 if self._closing():
                     await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping; resume from your cursor")
                 if not batch:
                     await self._store.sealed_signal.changed(seen, IDLE_S)
+
+    def _sealed_after(self, cursor: int) -> list[pb.SealedAttempt]:
+        """In a thread: megabytes of them would hold up the event loop."""
+        return [convert.sealed_message(sealed) for sealed in self._store.sealed_after(cursor, READ_AHEAD)]
 
     async def AckTransitions(self, request: pb.AckTransitionsRequest, context: Any) -> pb.AckTransitionsResponse:
         """Note how far a consumer is."""

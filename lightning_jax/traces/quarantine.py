@@ -19,9 +19,7 @@ def quarantine(reader: StoreReader, console: Console, limit: int) -> int:
     names = AgentNaming()
     for sealed in reader.sealed():
         place = f"rollout {sealed.rollout.rollout_id} attempt {sealed.attempt_id}"
-        found += [
-            (item.kind, item.reason, item.identity, place) for item in assemble(sealed, names).quarantined
-        ]
+        found += [(item.kind, item.reason, item.identity, place) for item in assemble(sealed, names).quarantined]
     table = Table("kind", "reason", "identity", "detail")
     for row in found[:limit]:
         table.add_row(*(short(text, 100) for text in row))

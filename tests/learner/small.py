@@ -21,7 +21,7 @@ MODEL = ModelConfig(
 BATCH = BatchConfig(buckets=(64,), micro_batch_tokens=256)
 
 
-def params(seed: int = 0) -> Params:
+def params(seed: int = 0, model: ModelConfig = MODEL) -> Params:
     """Scaled up, so that attention and the head are far from uniform and a wrong mask shows."""
     rng = np.random.default_rng(seed)
 
@@ -30,7 +30,7 @@ def params(seed: int = 0) -> Params:
             return np.ones(info.shape, np.float32)
         return (2 * info.stddev * rng.standard_normal(info.shape)).astype(np.float32)
 
-    return jax.tree.map(draw, parameters(MODEL))
+    return jax.tree.map(draw, parameters(model))
 
 
 def learner(

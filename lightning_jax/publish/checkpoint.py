@@ -52,6 +52,11 @@ class Checkpoints:
         scored = [(score, step) for step in self.steps() if (score := self._read(step)["score"]) is not None]
         return max(scored)[1] if scored else None
 
+    def improves(self, score: float) -> bool:
+        """Whether `score` beats that of every checkpoint: then its state is worth one, whatever the schedule says."""
+        best = self.best()
+        return best is None or score > float(self._read(best)["score"])
+
     def save(self, step: int, state: Any, data: Mapping[str, Any], *, score: float | None = None) -> Path:
         """Write a checkpoint of `step`, replacing one of the same step, and drop those that retention doesn't keep.
 

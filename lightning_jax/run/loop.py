@@ -87,7 +87,8 @@ class Loop:
                 if config.validate_every and done % config.validate_every == 0 and done < config.steps:
                     validated = self.evaluate(self.study.validation, step=done, split="validation").accuracy
                 stopped = self.stopping.is_set()
-                if done % config.checkpoint_every == 0 or done == config.steps or stopped:
+                best = validated is not None and self.checkpoints.improves(validated)
+                if best or done % config.checkpoint_every == 0 or done == config.steps or stopped:
                     self.save(state, done, validated)
                 if stopped:
                     return done

@@ -57,6 +57,8 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
         checkpoints.save(step, tiny_state(step), {"step": step}, score=score)
     assert checkpoints.steps() == [2, 4, 5]
     assert (checkpoints.latest(), checkpoints.best()) == (5, 2)
+    assert [checkpoints.improves(score) for score in (0.8, 0.9, 0.95)] == [False, False, True]
+    assert Checkpoints(tmp_path / "none").improves(0.0)
     state, data = checkpoints.restore(tiny_state(0), step=2)
     assert (data["step"], float(state["w"][0])) == (2, 2.0)
     checkpoints.save(5, tiny_state(50), {"step": 5})  # done again after a rollback

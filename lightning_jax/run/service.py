@@ -16,7 +16,6 @@ from lightning_jax.ingest.store import Store
 from lightning_jax.ingest.tls import ServerTls
 from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.tokenizer import Tokenizer
-from lightning_jax.publish.handover import on_one_device
 from lightning_jax.publish.version import params_digest, params_from_safetensors
 from lightning_jax.serve.app import create_app
 from lightning_jax.serve.config import EngineConfig, ServeConfig
@@ -91,7 +90,7 @@ class Service:
 
     def start(self, params: Any, version: int = 0, progress: Callable[[str], None] | None = None) -> Addresses:
         """Compile and serve `params` as `version`; version 0 exists before the first rollout."""
-        self.engine.start(on_one_device(params), version, progress=progress)
+        self.engine.start(params, version, progress=progress)
         self._http_port = self._http.start()
         self._grpc_port = self._ingest.start()
         return self.addresses
@@ -109,7 +108,7 @@ class Service:
 
     def publish(self, params: Any, version: int) -> None:
         """Flip the engine to new weights between calls; requests wait meanwhile."""
-        self.engine.publish(on_one_device(params), version)
+        self.engine.publish(params, version)
 
     def stop(self) -> None:
         """Drain and close, outside in."""

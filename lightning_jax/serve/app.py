@@ -10,45 +10,30 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
-from lightning_jax.serve.answer import Answer, Delta
+from lightning_jax.serve.answer import Answer
 from lightning_jax.serve.chat import ChatService, ChatTokenizer
 from lightning_jax.serve.chat_request import ChatRequest, parse_chat
 from lightning_jax.serve.completions import CompletionChunks, completion_body, parse_completion
 from lightning_jax.serve.config import ServeConfig
 from lightning_jax.serve.errors import ApiError, busy
+from lightning_jax.serve.event_stream import GENERATION_ID, EventStream, Writer, disconnected
 from lightning_jax.serve.identity import CallSink, Identity, check_operator, identify
 from lightning_jax.serve.metrics import ServerMetrics
 from lightning_jax.serve.policy_engine import PolicyEngine
 from lightning_jax.serve.request_log import RequestLog
-from lightning_jax.serve.responses import KEEP_ALIVE, ChunkWriter, Decode, completion, encode, error_event
+from lightning_jax.serve.responses import ChunkWriter, Decode, completion, encode
 from lightning_jax.serve.responses_answer import ResponseEvents, response_body
 from lightning_jax.serve.responses_request import parse_responses
 from lightning_jax.serve.retries import RetryTable, retry_key
 
 __all__ = ["ServeConfig", "create_app"]
-GENERATION_ID = "x-ljx-generation-id"
 ATTEMPT = "/rollout/{rollout}/attempt/{attempt}"
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-class Writer(Protocol):
-    """How an endpoint's events look."""
-
-    def opening(self) -> bytes:
-        """Before anything is there."""
-
-    def delta(self, delta: Delta) -> bytes:
-        """Something new."""
-
-    def closing(self) -> bytes:
-        """After everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +209,7 @@ class _Front:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def _plain(self, request: Request, chat: ChatRequest, answer: Answer, dialect: Dialect) -> Response:
-        gone = asyncio.ensure_future(_disconnected(request.receive))
+        gone = asyncio.ensure_future(disconnected(request.receive))
         delivered = False
         try:
             while not answer.done and not gone.done():
@@ -271,59 +256,3 @@ class _Front:
 
     def _model(self, chat: ChatRequest) -> str:
         return chat.model or self._config.model_name
-
-
-class EventStream(Response):
-    """Server-sent events of an answer, from its beginning, however late the connection joined."""
-
-    def __init__(self, answer: Answer, writer: Writer, keepalive_s: float, ended: Callable[[], None]) -> None:
-        super().__init__(
-            media_type="text/event-stream",
-            headers={"cache-control": "no-cache", GENERATION_ID: answer.call_id},
-        )
-        del self.headers["content-length"]
-        self._answer = answer
-        self._writer = writer
-        self._keepalive_s = keepalive_s
-        self._ended = ended
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.ensure_future(_disconnected(receive))
-        delivered = False
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": self._writer.opening(), "more_body": True})
-            delivered = await self._follow(send, gone)
-        except OSError:  # the client left while we wrote
-            delivered = False
-        finally:
-            gone.cancel()
-            self._answer.detach(delivered=delivered)
-            self._ended()
-
-    async def _follow(self, send: Send, gone: asyncio.Future[None]) -> bool:
-        """Send deltas as they come; True when the last byte was sent."""
-        answer, sent = self._answer, 0
-        while not gone.done():
-            done = answer.done
-            body = b"".join(self._writer.delta(delta) for delta in answer.deltas[sent:])
-            sent = len(answer.deltas)
-            if done:
-                body += error_event(answer.error) if answer.error is not None else self._writer.closing()
-                await send({"type": "http.response.body", "body": body, "more_body": False})
-                return answer.error is None
-            change = asyncio.ensure_future(answer.changed())
-            if body:
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-            finished, _ = await asyncio.wait(
-                {change, gone}, timeout=self._keepalive_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            change.cancel()
-            if not finished:
-                await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
-        return False
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -31,6 +31,8 @@ class EngineConfig:
     cache_block: int = 0  # positions of one cache block; 0: chosen by backend and max_length
     top_logprobs: int = 20  # alternatives told at most, where a request asks for some; 0 takes them out of the program
     compute_dtype: str = "float32"
+    data_devices: int = 1  # devices that the slots are split over
+    tensor_devices: int = 1  # devices that heads, mlp and vocabulary are split over
 
     def __post_init__(self) -> None:
         for name in (
@@ -41,6 +43,8 @@ class EngineConfig:
             "load_rows",
             "decode_steps",
             "prefills_per_decode",
+            "data_devices",
+            "tensor_devices",
         ):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.transformer import Params
 from lightning_jax.serve.config import EngineConfig
+from lightning_jax.serve.placement import Placement
 from lightning_jax.serve.programs import Programs, State, compile_programs, mask_words, new_state, serving_params
 
 
@@ -30,6 +31,7 @@ class Device:
         self._model = model
         self._config = replace(config, cache_block=config.block_size(jax.default_backend()))
         self._eos_ids = eos_ids
+        self._placement = Placement(model, config)
         chunk_bytes = (2 * model.num_layers * model.num_kv_heads * model.head_dim * config.prefill_chunk) * jnp.dtype(
             config.compute_dtype
         ).itemsize
@@ -42,15 +44,19 @@ class Device:
 
     def start(self, params: Params, progress: Callable[[str], None] | None = None) -> None:
         """Place the weights, allocate the cache and compile everything."""
-        self._params = serving_params(params, self._config.compute_dtype)
-        self._state = new_state(self._model, self._config, max(1, self.pool_size), self._config.compute_dtype)
-        self._programs = compile_programs(self._model, self._config, self._eos_ids, self._params, self._state, progress)
+        self._params = serving_params(self._placement.weights(params), self._config.compute_dtype)
+        self._state = self._placement.state(
+            new_state(self._model, self._config, max(1, self.pool_size), self._config.compute_dtype)
+        )
+        self._programs = compile_programs(
+            self._model, self._config, self._eos_ids, self._params, self._state, self._placement, progress
+        )
         slots = self._config.slots
         self._unmasked = jnp.zeros((slots, self.mask_words), jnp.int32), jnp.zeros(slots, bool)
 
     def replace_params(self, params: Params) -> None:
         """New weights of the same shapes; ValueError names the first leaf that differs."""
-        new = serving_params(params, self._config.compute_dtype)
+        new = serving_params(self._placement.weights(params), self._config.compute_dtype)
         check_same(self._params, new)
         for leaf in jax.tree.leaves(new):
             leaf.block_until_ready()  # from here on the caller may donate its arrays

@@ -16,7 +16,6 @@ one is decoding, dispatches are of one token and are read at once.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import Counter, deque
@@ -25,13 +24,12 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lightning_jax.model.config import ModelConfig
 from lightning_jax.serve.config import EngineConfig
+from lightning_jax.serve.delivery import Delivery
 from lightning_jax.serve.device import Device
 from lightning_jax.serve.generation import (
-    Alternatives,
     EngineStopped,
     Generation,
     GenerationRequest,
@@ -43,7 +41,6 @@ from lightning_jax.serve.generation import (
 )
 from lightning_jax.serve.prefix import PrefixCache
 from lightning_jax.serve.slots import Occupant, SlotTable
-from lightning_jax.types import FinishReason
 
 __all__ = [
     "Engine",
@@ -85,12 +82,13 @@ class Engine:
         self._publishing: tuple[Any, int, Future[None]] | None = None
         self._in_flight: tuple[Any, Any, list[Occupant]] | None = None  # the decode not yet read, and who was in it
         self._version = -1
-        self._last_event = 0.0  # when a request came or ended last
+        self._last_request = 0.0  # when a request came last, by the monotonic clock
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._failure: BaseException | None = None
         self._counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
-        self._seconds: dict[str, float] = {"dispatch_seconds_total": 0.0, "device_wait_seconds_total": 0.0}
+        self._dispatch_s = 0.0
+        self._delivery = Delivery(self._device, self._slots, self.eos_ids, self._counts)
 
     @property
     def max_length(self) -> int:
@@ -123,7 +121,7 @@ class Engine:
         with self._wake:
             self._check_room(1)
             self._queue.append(generation)
-            self._last_event = time.monotonic()
+            self._last_request = time.monotonic()
             self._wake.notify()
         return generation
 
@@ -177,7 +175,8 @@ class Engine:
                 "prefix_cache_chunks": len(self._prefix),
                 "policy_version": self._version,
             }
-            return {**gauges, "prefix_evictions_total": self._prefix.evicted, **self._counts, **self._seconds}
+            seconds = {"dispatch_seconds_total": self._dispatch_s, "device_wait_seconds_total": self._delivery.wait_s}
+            return {**gauges, "prefix_evictions_total": self._prefix.evicted, **self._counts, **seconds}
 
     def _check_running(self) -> None:
         if not self.running:
@@ -223,7 +222,8 @@ class Engine:
         quiet_s = self.config.gather_ms / 1e3
         latest = time.monotonic() + self.config.gather_limit_ms / 1e3
         while quiet_s and not (self._stopping or self._cancelled or self._publishing):
-            left_s = min(self._last_event + quiet_s, latest) - time.monotonic()
+            latest_event = max(self._last_request, self._delivery.last_end)
+            left_s = min(latest_event + quiet_s, latest) - time.monotonic()
             if left_s <= 0 or len(self._queue) >= self._slots.free:
                 return
             self._wake.wait(left_s)
@@ -248,78 +248,20 @@ class Engine:
         before, self._in_flight = self._in_flight, None
         if decoding:
             began = time.perf_counter()
-            masks = self._masks(decoding)
+            masks = self._slots.masks(self._device.mask_words)
             self._in_flight = (*self._device.decode(self._slots.take_control(), masks), decoding)
             self._counts["decode_dispatches_total"] += 1
-            self._seconds["dispatch_seconds_total"] += time.perf_counter() - began
+            self._dispatch_s += time.perf_counter() - began
             # With gathering: whoever is done must hear of it before we wait for his next request.
             if self.config.gather_ms or masks is not None:
                 before, self._in_flight = self._in_flight, None
         if before is not None:
-            self._deliver(*before)
-
-    def _masks(self, decoding: list[Occupant]) -> tuple[NDArray[np.int32], NDArray[np.bool_]] | None:
-        """(i32[S,W], bool[S]) of what constrained sequences may draw next; None where there are none."""
-        masked = np.zeros(self.config.slots, bool)
-        bits = None
-        for occupant in decoding:
-            if occupant.matcher is not None:
-                if bits is None:
-                    bits = np.zeros((self.config.slots, self._device.mask_words), np.int32)
-                occupant.matcher.fill(bits[occupant.slot])
-                masked[occupant.slot] = True
-        return None if bits is None else (bits, masked)
+            self._delivery.deliver(*before)
 
     def _read_back(self) -> None:
         before, self._in_flight = self._in_flight, None
         if before is not None:
-            self._deliver(*before)
-
-    def _deliver(self, out: Any, tops: Any, decoding: list[Occupant]) -> None:
-        began = time.perf_counter()
-        tokens, logps, kept = (array.tolist() for array in self._device.read(out))
-        self._seconds["device_wait_seconds_total"] += time.perf_counter() - began
-        for occupant in decoding:
-            if occupant.done:  # cancelled since; another may sit in the slot by now
-                continue
-            ids = [token for token in tokens[occupant.slot] if token >= 0]
-            if not ids:
-                continue
-            occupant.ids += ids
-            occupant.logps += logps[occupant.slot][: len(ids)]
-            occupant.kept += kept[occupant.slot][: len(ids)]
-            self._counts["generated_tokens_total"] += len(ids)
-            wanted = occupant.generation.request.top_logprobs
-            new_tops = self._alternatives(tops, occupant.slot, len(ids), wanted) if wanted else []
-            occupant.tops += new_tops
-            ended = ids[-1] in self.eos_ids
-            full = len(occupant.prefix) + 1 + len(occupant.ids) >= occupant.end
-            # A grammar may leave nothing to be said where the model has no end token to say it with.
-            closed = occupant.matcher is not None and not ended and not occupant.matcher.accept(ids[-1])
-            if occupant.generation.streams:
-                occupant.generation.push(TokenChunk(ids, logps[occupant.slot][: len(ids)], new_tops))
-            if ended or full or closed:
-                self._slots.vacate(occupant, stop=not (ended or full))
-                self._finish(occupant, "stop" if ended or closed else "length")
-
-    def _alternatives(self, tops: Any, slot: int, tokens: int, wanted: int) -> list[Alternatives]:
-        """What might have been drawn for each of `tokens`; fewer than wanted where fewer could be."""
-        ids, logps = (array[slot, :tokens, :wanted].tolist() for array in self._device.read_tops(tops))
-        return [[(i, p) for i, p in zip(*pair, strict=True) if p > -math.inf] for pair in zip(ids, logps, strict=True)]
-
-    def _finish(self, occupant: Occupant, reason: FinishReason) -> None:
-        self._counts[f"finished_{reason}_total"] += 1
-        self._last_event = time.monotonic()
-        occupant.generation.future.set_result(
-            GenerationResult(
-                np.asarray(occupant.ids, np.int32),
-                np.asarray(occupant.logps, np.float32),
-                reason,
-                occupant.version,
-                float(np.mean(occupant.kept)) if occupant.kept else 1.0,
-                occupant.tops,
-            )
-        )
+            self._delivery.deliver(*before)
 
     def _abort(self, generation: Generation) -> None:
         if generation.future.done():
@@ -327,7 +269,7 @@ class Engine:
         for occupant in self._slots:
             if occupant.generation is generation:
                 self._slots.vacate(occupant, stop=occupant.decoding)
-                self._finish(occupant, "abort")
+                self._delivery.finish(occupant, "abort")
                 return
         self._queue.remove(generation)
         nothing = GenerationResult(np.zeros(0, np.int32), np.zeros(0, np.float32), "abort", self._version)

@@ -23,6 +23,7 @@ from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.transformer import Params, block, embed, head, rms_norm, rope_angles
 from lightning_jax.serve import cache
 from lightning_jax.serve.config import CONTROL_COLUMNS, EngineConfig
+from lightning_jax.serve.placement import Placement
 from lightning_jax.serve.sampler import likeliest, sample
 
 State = dict[str, Any]  # keys, values: [layer][block]; slots: arrays of S; pool_keys, pool_values: [layer] of chunks
@@ -243,9 +244,10 @@ def compile_programs(
     eos_ids: tuple[int, ...],
     params: Params,
     state: State,
+    placement: Placement,
     progress: Callable[[str], None] | None = None,
 ) -> Programs:
-    """Compile everything for these params and this state; `progress(line)` after each program."""
+    """Compile everything for these params and this state, as they lie; `progress(line)` after each program."""
     i32 = partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
     jobs: dict[str, tuple[Any, tuple[Any, ...], int]] = {
         "decode": (
@@ -273,9 +275,16 @@ def compile_programs(
         "load": (load, (state, i32((engine.load_rows, len(ROW_COLUMNS)))), 0),
     }
     compiled: dict[str, Any] = {}
+    returned, whole = placement.returned(state), placement.everywhere
     for name, (function, args, donated) in jobs.items():
+        layout = (returned, whole, whole) if name == "decode" else returned
         began = time.perf_counter()
-        compiled[name] = _guarded(name, jax.jit(function, donate_argnums=donated).lower(*args).compile())
+        compiled[name] = _guarded(
+            name,
+            jax.jit(function, donate_argnums=donated, out_shardings=None if returned is None else layout)
+            .lower(*args)
+            .compile(),
+        )
         seconds = time.perf_counter() - began
         logger.info("compiled %s in %.2f s", name, seconds)
         if progress is not None:

@@ -155,6 +155,17 @@ class SlotTable:
             computed=computed,
         )
 
+    def masks(self, words: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]] | None:
+        """(i32[S,words], bool[S]) of what constrained sequences may draw next; None where none is decoding."""
+        constrained = [(o.slot, o.matcher) for o in self if o.decoding and o.matcher is not None]
+        if not constrained:
+            return None
+        masked, bits = np.zeros(self._config.slots, bool), np.zeros((self._config.slots, words), np.int32)
+        for slot, matcher in constrained:
+            matcher.fill(bits[slot])
+            masked[slot] = True
+        return bits, masked
+
     def take_control(self) -> NDArray[np.int32]:
         """The control rows collected since the last call."""
         control, self._control = self._control, np.zeros_like(self._control)

@@ -207,7 +207,7 @@ def test_a_server_that_goes_away_is_503_and_counts(tokenizer, tmp_path):
         vllm.stop()
 
 
-def test_agents_see_no_difference(behind, engine, tokenizer, tmp_path):
+def test_agents_see_no_difference(wide_engine, tokenizer, tmp_path):
     """Chat, streamed and plain, stop strings and an enforced tool call: what is recorded equals our own engine's."""
     tool = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["a"]}
     tools = [{"type": "function", "function": {"name": "f", "parameters": {**tool, "additionalProperties": False}}}]
@@ -217,8 +217,13 @@ def test_agents_see_no_difference(behind, engine, tokenizer, tmp_path):
         {"max_tokens": 60, "tools": tools, "tool_choice": "required"},
     ]
     records = []
-    with started(behind, tmp_path) as vllm:
-        for each in (vllm, engine):
+    wide = replace(ENGINE, max_length=512, cache_block=0)  # room for tools in the prompt
+    with (
+        running(wide, seed=9) as hidden,
+        standing_in(hidden, tokenizer) as stand_in,
+        started(stand_in, tmp_path) as vllm,
+    ):
+        for each in (vllm, wide_engine):
             with serving(each, tokenizer, tool_form="json") as front:
                 with openai.OpenAI(base_url=front.base_url(1), api_key="ljx-key-1") as api:
                     for ask in asks:

@@ -20,6 +20,14 @@ class TrainConfig:
     checkpoint_every: int = 20  # steps; the last step is always kept
     keep_checkpoints: int = 2
     validate_every: int = 0  # steps between evaluations on the validation split; 0 never
+    max_staleness: int = 0  # versions: 0 samples and updates in turns; 1 samples the next step during the update
+
+    def __post_init__(self) -> None:
+        if self.max_staleness not in (0, 1):
+            raise ValueError(
+                f"max_staleness={self.max_staleness} must be 0 or 1: rollouts further behind would meet new weights on "
+                "their way, and no run could be repeated"
+            )
 
 
 @dataclass(frozen=True)

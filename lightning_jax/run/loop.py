@@ -1,7 +1,9 @@
 """The loop: rollouts → trajectories → scores → credit → update → publish, step after step.
 
-Synchronous: the rollouts of step s are sampled by version s, and version s+1 is published before step s+1 asks for
-any. Every choice is a function of (config, seed, step), so a run repeats bit for bit and resumes exactly.
+The rollouts of step s are sampled by version s, and version s+1 is published before step s+1 asks for any. With
+`train.max_staleness=1` they are sampled while the update of step s-1 runs, by the version before it (`RolloutsAhead`);
+a step after a checkpoint or a validation is not, so that a run resumed there goes the same way. Every choice is a
+function of (config, seed, step): a run repeats bit for bit and resumes exactly.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from lightning_jax.learner.learner import Learner
 from lightning_jax.publish.checkpoint import Checkpoints
 from lightning_jax.rewards.compose import Composition, score
 from lightning_jax.run import artifacts
+from lightning_jax.run.ahead import RolloutsAhead
 from lightning_jax.run.collect import Collector, make_rollouts
 from lightning_jax.run.config import EvalConfig, TrainConfig
 from lightning_jax.run.evaluate import Evaluation, judge
@@ -71,11 +74,11 @@ class Loop:
     def run(self, state: Any, first_step: int) -> int:
         """Train from `first_step` (0-based) to the configured number of steps; returns the number of steps done."""
         config = self.train_config
-        with self.board.line("train", config.steps) as line:
+        with self.board.line("train", config.steps) as line, RolloutsAhead(self.sample) as ahead:
             line.advance(first_step)
             for step in range(first_step, config.steps):
                 try:
-                    state, note = self.step(state, step)
+                    state, note = self.step(state, step, ahead)
                 except (ConnectionError, StoreUnavailable):
                     if not self.stopping.is_set():
                         raise
@@ -94,9 +97,38 @@ class Loop:
                     return done
         return max(first_step, config.steps)
 
-    def step(self, state: Any, step: int) -> tuple[Any, str]:
+    def step(self, state: Any, step: int, ahead: RolloutsAhead) -> tuple[Any, str]:
         """One optimiser step; returns the new state and a few words for the progress line."""
         clock, config = Clock(), self.train_config
+        trajectories = ahead.take(step)
+        clock.lap("rollout_s")
+        if config.max_staleness and self._goes_on(step + 1):
+            ahead.begin(step + 1)
+        staleness = self._staleness(trajectories, step)
+        scores = self.score(trajectories)
+        clock.lap("reward_s")
+        scored, credit_stats = score_transitions(
+            trajectories, scores, self.credit, self.baseline, progress=step / max(1, config.steps)
+        )
+        clock.lap("credit_s")
+        state, learner_metrics = self.learner.update(state, scored)
+        clock.lap("update_s")
+        ahead.settle()
+        clock.lap("ahead_s")
+        self.publisher.publish(self.learner.served(state), step + 1)
+        clock.lap("publish_s")
+        values = {**rollout_metrics(trajectories, staleness), **credit_stats, **learner_metrics}
+        self.metrics.metrics(step + 1, values)
+        artifacts.write_rows(
+            self.folder / "transitions", f"step-{step + 1:06d}", artifacts.transition_rows(trajectories, scores, scored)
+        )
+        clock.lap("write_s")
+        self.metrics.timings(step + 1, {**clock.seconds, "calls": sum(len(t.transitions) for t in trajectories)})
+        return state, f"reward {values['reward/mean']:.3f} right {values['reward/outcome_mean']:.3f}"
+
+    def sample(self, step: int) -> list[Trajectory]:
+        """The trajectories of `step`, by the weights now served."""
+        config = self.train_config
         tasks = [self.study.train[i] for i in task_order(self.seed, len(self.study.train), step, config.tasks_per_step)]
         rollouts = make_rollouts(
             tasks,
@@ -109,26 +141,7 @@ class Loop:
             timeout_s=config.rollout_timeout_s,
             max_attempts=config.max_attempts,
         )
-        trajectories = self._collect("rollouts", rollouts)
-        clock.lap("rollout_s")
-        scores = self.score(trajectories)
-        clock.lap("reward_s")
-        scored, credit_stats = score_transitions(
-            trajectories, scores, self.credit, self.baseline, progress=step / max(1, config.steps)
-        )
-        clock.lap("credit_s")
-        state, learner_metrics = self.learner.update(state, scored)
-        clock.lap("update_s")
-        self.publisher.publish(self.learner.served(state), step + 1)
-        clock.lap("publish_s")
-        values = {**rollout_metrics(trajectories), **credit_stats, **learner_metrics}
-        self.metrics.metrics(step + 1, values)
-        artifacts.write_rows(
-            self.folder / "transitions", f"step-{step + 1:06d}", artifacts.transition_rows(trajectories, scores, scored)
-        )
-        clock.lap("write_s")
-        self.metrics.timings(step + 1, {**clock.seconds, "calls": sum(len(t.transitions) for t in trajectories)})
-        return state, f"reward {values['reward/mean']:.3f} right {values['reward/outcome_mean']:.3f}"
+        return self._collect("rollouts", rollouts)
 
     def evaluate(self, tasks: Sequence[Task], *, step: int, split: str) -> Evaluation:
         """Let the agent solve `tasks` once each with the weights now served, and write what came of it."""
@@ -158,6 +171,23 @@ class Loop:
         """Checkpoint everything that resuming needs; `step` steps are done. The best by validation score is kept."""
         self.checkpoints.save(step, state, {"step": step, "policy_version": step}, score=score)
 
+    def _goes_on(self, done: int) -> bool:
+        """Whether after `done` steps the next follows at once: not at the end, nor where a run may be resumed."""
+        config = self.train_config
+        pauses = (config.checkpoint_every, config.validate_every)
+        return done < config.steps and all(not every or done % every for every in pauses)
+
+    def _staleness(self, trajectories: Sequence[Trajectory], step: int) -> int:
+        """By how many versions the oldest call is behind; RuntimeError where that is more than the bound."""
+        allowed, version = self.train_config.max_staleness, self.publisher.version_of(step)
+        oldest = min((c.policy_version for t in trajectories for c in t.transitions), default=version)
+        if version - oldest > allowed:
+            raise RuntimeError(
+                f"step {step} trains on a call of version {oldest}, {version - oldest} behind version {version}, but "
+                f"train.max_staleness={allowed}: does another run publish to this server?"
+            )
+        return version - oldest
+
     def _collect(self, name: str, rollouts: Sequence[Rollout], *, keep: bool = False) -> list[Trajectory]:
         with self.board.line(name, len(rollouts), keep=keep) as line:
             calls = 0
@@ -170,12 +200,13 @@ class Loop:
             return self.collector.collect(rollouts, on_result)
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+def rollout_metrics(trajectories: Sequence[Trajectory], staleness: int) -> dict[str, float]:
     """Figures of one step's rollouts as the agents made them; rewards are credit's to report."""
     calls = [t for trajectory in trajectories for t in trajectory.transitions]
     count = max(1, len(trajectories))
     return {
         "rollout/calls_mean": len(calls) / count,
+        "rollout/staleness_max": float(staleness),
         "rollout/failed_fraction": sum(t.outcome.status != "succeeded" for t in trajectories) / count,
         "rollout/response_tokens_mean": _mean([len(c.response_ids) for c in calls]),
         "rollout/prompt_tokens_mean": _mean([len(c.prompt_ids) for c in calls]),

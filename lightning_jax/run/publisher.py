@@ -17,6 +17,10 @@ class Publisher(Protocol):
         """Returns when calls admitted from now on are answered by this version."""
         ...
 
+    def version_of(self, step: int) -> int:
+        """The number that calls carry which were answered by the weights after `step` steps."""
+        ...
+
 
 class LocalPublisher:
     """An engine in this process: the weights are handed over as they are."""
@@ -27,6 +31,10 @@ class LocalPublisher:
     def publish(self, params: Any, version: int) -> None:
         """Flip the engine."""
         self._service.publish(params, version)
+
+    def version_of(self, step: int) -> int:
+        """Versions are steps."""
+        return step
 
 
 class RemotePublisher:
@@ -44,3 +52,7 @@ class RemotePublisher:
         """Upload; returns after the server has flipped."""
         policy = PolicyVersion(version=self._first + version, digest=params_digest(params), step=version)
         self._client.publish_policy(policy, safetensors_bytes(params))
+
+    def version_of(self, step: int) -> int:
+        """Counted on from what the server had."""
+        return self._first + step

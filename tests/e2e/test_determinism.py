@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from tests.e2e.toy import run, training_lines
@@ -20,3 +21,20 @@ def test_metrics_are_the_same_bit_for_bit(tmp_path: Path) -> None:
     assert (processes / "metrics.jsonl").read_bytes() == expected
     run(seeded, *UNPUNCTUAL, "seed=1", "train.steps=1")
     assert (seeded / "metrics.jsonl").read_bytes().splitlines()[1] != expected.splitlines()[1]
+
+
+AHEAD = ("train.max_staleness=1", "train.steps=5", "train.checkpoint_every=3")
+
+
+def test_sampling_ahead_is_one_version_behind_and_repeats(tmp_path: Path) -> None:
+    one, other, resumed = (tmp_path / name for name in ("one", "other", "resumed"))
+    run(one, *UNPUNCTUAL, *AHEAD)
+    run(other, *UNPUNCTUAL, *AHEAD, "runner.concurrency=5")
+    assert (other / "metrics.jsonl").read_bytes() == (one / "metrics.jsonl").read_bytes()
+    # steps 0 and 3 follow no update: the first, and the one after a checkpoint
+    assert [line["rollout/staleness_max"] for line in training_lines(one)] == [0.0, 1.0, 1.0, 0.0, 1.0]
+    shutil.copytree(one, resumed)
+    for checkpoint in (resumed / "checkpoints").glob("step-*5"):
+        shutil.rmtree(checkpoint)
+    run(resumed, *UNPUNCTUAL, *AHEAD, resume=True)
+    assert (resumed / "metrics.jsonl").read_bytes() == (one / "metrics.jsonl").read_bytes()

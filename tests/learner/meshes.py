@@ -10,15 +10,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from lightning_jax.batch import empty_micro_batch
 from lightning_jax.learner.learner import Learner
 from lightning_jax.learner.placement import fetch
 from lightning_jax.learner.state import abstract_params
+from lightning_jax.learner.trainable import split
 from lightning_jax.model.sharding import DEFAULT_RULES, make_mesh
 from lightning_jax.publish.checkpoint import Checkpoints
 from tests.batch.examples import agent_calls
 from tests.learner.small import BATCH, MODEL, learner, params
 
 EVERYTHING: dict[str, Any] = {"advantage": "turn_gae", "kl_coef": 0.01, "entropy_coef": 0.01, "mini_batches": 2}
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 FIGURES = ("loss", "policy_loss", "grad_norm", "kl_max_nat", "value_loss")
 
 
@@ -43,6 +46,17 @@ def check(x: jax.Array, spec: Any) -> None:
     assert x.sharding.is_equivalent_to(wanted, x.ndim), (x.sharding, wanted)
 
 
+def communicates(one: Learner, state: dict[str, Any]) -> bool:
+    """Whether the compiled gradient program exchanges anything between devices."""
+    programs = one._programs
+    with jax.set_mesh(one.mesh):
+        trained, held = split(state["params"], one.algo)
+        batch = one._prepare.blank(empty_micro_batch(*one.shapes[0]))
+        lowered = programs.policy.lower(trained, held, programs.zeros(trained), batch, one._scalars(state))
+    text = lowered.compile().as_text()
+    return any(word in text for word in COLLECTIVES)
+
+
 def eight_devices(folder: Path) -> None:
     """Several meshes give the figures, gradients and parameters of one device; a checkpoint moves between them."""
     calls, results = agent_calls(19), []
@@ -50,6 +64,7 @@ def eight_devices(folder: Path) -> None:
         one = small(mesh, **EVERYTHING)
         state, metrics = one.update(one.init(params()), calls)
         check_layout(state, one)
+        assert communicates(one, state) == (mesh.size > 1)  # sharding costs one device nothing
         moments = jax.device_get(state["opt_state"][1][0].mu)
         results.append(([metrics[f"learner/{name}"] for name in FIGURES], moments, jax.device_get(state["params"])))
     for figures, moments, trained in results[1:]:

@@ -3,7 +3,7 @@
     python -m benchmarks.engine --rival-python PYTHON --llama-python PYTHON --weights smollm2-135m-instruct.gguf
     python -m benchmarks.engine --quick --rival-python PYTHON      # tries the benchmark itself; figures mean nothing
 
---rival-python has torch and transformers, --llama-python xllamacpp; what is not given is not measured. Ours and the
+--rival-python has torch and transformers, --llama-python xllamacpp and numpy; what is not given is not measured. Ours and the
 rivals run the same weights: of a .gguf file its values in float32, and for llama.cpp also the file as it is. As many
 rounds are made as --seconds allows. The last line on stdout is one JSON object; what was not measured is null there.
 """
@@ -48,7 +48,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rival-python", help="a Python with torch and transformers; none: without them")
-    parser.add_argument("--llama-python", help="a Python with xllamacpp; needs --weights of a .gguf file")
+    parser.add_argument("--llama-python", help="a Python with xllamacpp and numpy; needs --weights of a .gguf file")
     parser.add_argument("--weights", help="HF directory or .gguf file; default: random weights of --model's shape")
     parser.add_argument("--model", default="smollm2_135m", help="a preset of conf/model with sizes")
     parser.add_argument("--layers", type=int, help="of a random model; default: all")

@@ -5,7 +5,7 @@
 
 --rival-python has torch and transformers, --llama-python xllamacpp and numpy; what is not given is not measured. Ours
 and the rivals run the same weights: of a .gguf file its values in float32, and for llama.cpp also the file as it is. As
-many rounds are made as --seconds allows. The last line on stdout is one JSON object; what was not measured is null there.
+many rounds are made as --seconds allows. The last line is one JSON object; what was not measured is null there.
 """
 
 from __future__ import annotations

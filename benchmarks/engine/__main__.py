@@ -23,14 +23,15 @@ from typing import Any
 
 import jax
 
+from benchmarks.child import Child
 from benchmarks.engine import measures
-from benchmarks.engine.child import Child
 from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.hf import export_hf
 from lightning_jax.model.pretrained import load_model
 from lightning_jax.model.transformer import init_params
 from lightning_jax.presets import preset
 
+HERE = Path(__file__).parent
 QUICK = {"layers": 2, "vocabulary": 512, "rows": 2, "new": 8, "rollouts": 2, "requests": 128, "repeats": 1}
 BARS: Mapping[str, tuple[str, float]] = {
     "shared_vs_transformers": ("≥", 3.0),
@@ -85,14 +86,14 @@ def start_rivals(args: argparse.Namespace, model: ModelConfig, params: Any, fold
     if args.rival_python:
         export_hf(params, model, None, folder / "hf")
         setup = {"directory": str(folder / "hf"), "threads": args.threads}
-        rivals["transformers"] = Child(args.rival_python, "rival.py", setup)
+        rivals["transformers"] = Child(args.rival_python, HERE / "rival.py", setup)
     if args.llama_python:
         from benchmarks.engine.gguf_float32 import to_float32
 
         to_float32(Path(args.weights), folder / "float32.gguf")
         for name, file in (("llama_cpp", str(folder / "float32.gguf")), ("llama_cpp_quantised", args.weights)):
             setup = {"model": file, "threads": args.threads, "slots": args.rows, "length": 512}
-            rivals[name] = Child(args.llama_python, "llama.py", setup)
+            rivals[name] = Child(args.llama_python, HERE / "llama.py", setup)
     return rivals
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.child import Child
 from benchmarks.engine import front, ours, workload
-from benchmarks.engine.child import Child
 from lightning_jax.serve.config import EngineConfig
 
 CASES = (("shared", 192), ("unshared", 0))  # name, shared tokens of a prompt's 256

@@ -18,12 +18,13 @@ import argparse
 import json
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from benchmarks.child import Child
 
 if TYPE_CHECKING:  # jax reads its environment when it is imported, so nothing of it comes before main() has set it
     from benchmarks.learner.ours import Ours
@@ -52,37 +53,13 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-class Rival:
-    """The other process; one JSON line there, one back."""
-
-    def __init__(self, python: str, args: argparse.Namespace) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("XLA")}
-        self._process = subprocess.Popen(
-            [python, str(HERE / "rival.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        settings = {
-            "threads": args.threads, "device": "cuda" if args.device == "gpu" else "cpu", "dtype": args.dtype,
-            "checkpointing": args.rival_checkpointing, "entropy": args.rival_entropy,
-        }  # fmt: skip
-        self.version = self.ask(settings)["torch"]
-
-    def ask(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Send a command; RuntimeError where the process has ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(command) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the rival ended with {self._process.wait()}: see its messages above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def stop(self) -> None:
-        """End it."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+def start_rival(args: argparse.Namespace) -> Child:
+    """PyTorch's side; `about` is its version."""
+    setup = {
+        "threads": args.threads, "device": "cuda" if args.device == "gpu" else "cpu", "dtype": args.dtype,
+        "checkpointing": args.rival_checkpointing, "entropy": args.rival_entropy,
+    }  # fmt: skip
+    return Child(args.rival_python, HERE / "rival.py", setup)
 
 
 def main() -> None:
@@ -102,13 +79,13 @@ def main() -> None:
         model = replace(model, num_layers=args.layers)
     if args.vocabulary:
         model = replace(model, vocab_size=args.vocabulary)
-    rival = Rival(args.rival_python, args) if args.rival_python else None
+    rival = start_rival(args) if args.rival_python else None
     figures: dict[str, Any] = {
         "model": args.model, "layers": model.num_layers, "vocabulary": model.vocab_size,
         "dtype": args.dtype, "remat": args.remat, "rival_checkpointing": args.rival_checkpointing,
         "repeats": args.repeats, "jax": jax.__version__, "python": sys.version.split()[0],
-        "torch": rival.version if rival else None, "device": jax.devices()[0].device_kind, "threads": args.threads,
-        "recompiles": 0,
+        "torch": rival.about["torch"] if rival else None, "device": jax.devices()[0].device_kind,
+        "threads": args.threads, "recompiles": 0,
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         # both sides read the same files, and neither keeps the first weights in memory
@@ -116,13 +93,13 @@ def main() -> None:
         for case in args.cases.split(","):
             figures |= run_case(case, model, Path(folder), rival, args, figures)
     if rival is not None:
-        rival.stop()
+        rival.close()
     print(table(figures), file=sys.stderr)
     print(json.dumps(figures | ratios(figures)))
 
 
 def run_case(
-    case: str, model: ModelConfig, folder: Path, rival: Rival | None, args: argparse.Namespace, so_far: dict[str, Any]
+    case: str, model: ModelConfig, folder: Path, rival: Child | None, args: argparse.Namespace, so_far: dict[str, Any]
 ) -> dict[str, Any]:
     """A workload's figures: first one update of each side at equal weights, whose results must agree, then turns.
 

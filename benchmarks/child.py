@@ -12,11 +12,11 @@ from typing import Any
 class Child:
     """Started with its script's setup; `about` is what it says of itself."""
 
-    def __init__(self, python: str, script: str, setup: dict[str, Any]) -> None:
+    def __init__(self, python: str, script: Path, setup: dict[str, Any]) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("XLA")}
         environment.pop("PYTHONPATH", None)
         self._process = subprocess.Popen(
-            [python, str(Path(__file__).with_name(script))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=environment,
         )  # fmt: skip
         self.about = self.ask(setup)

@@ -45,3 +45,14 @@ class RolloutsAhead:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.shutdown(wait=error is None, cancel_futures=True)
+
+
+def check_staleness(trajectories: Sequence[Trajectory], version: int, allowed: int) -> int:
+    """By how many versions the oldest call is behind `version`; RuntimeError where that is more than `allowed`."""
+    oldest = min((c.policy_version for t in trajectories for c in t.transitions), default=version)
+    if version - oldest > allowed:
+        raise RuntimeError(
+            f"a call was sampled by version {oldest}, {version - oldest} behind version {version} that is trained now, "
+            f"but train.max_staleness={allowed}: does another run publish to this server?"
+        )
+    return version - oldest

@@ -23,7 +23,7 @@ from lightning_jax.learner.learner import Learner
 from lightning_jax.publish.checkpoint import Checkpoints
 from lightning_jax.rewards.compose import Composition, score
 from lightning_jax.run import artifacts
-from lightning_jax.run.ahead import RolloutsAhead
+from lightning_jax.run.ahead import RolloutsAhead, check_staleness
 from lightning_jax.run.collect import Collector, make_rollouts
 from lightning_jax.run.config import EvalConfig, TrainConfig
 from lightning_jax.run.evaluate import Evaluation, judge
@@ -104,7 +104,7 @@ class Loop:
         clock.lap("rollout_s")
         if config.max_staleness and self._goes_on(step + 1):
             ahead.begin(step + 1)
-        staleness = self._staleness(trajectories, step)
+        staleness = check_staleness(trajectories, self.publisher.version_of(step), config.max_staleness)
         scores = self.score(trajectories)
         clock.lap("reward_s")
         scored, credit_stats = score_transitions(
@@ -176,17 +176,6 @@ class Loop:
         config = self.train_config
         pauses = (config.checkpoint_every, config.validate_every)
         return done < config.steps and all(not every or done % every for every in pauses)
-
-    def _staleness(self, trajectories: Sequence[Trajectory], step: int) -> int:
-        """By how many versions the oldest call is behind; RuntimeError where that is more than the bound."""
-        allowed, version = self.train_config.max_staleness, self.publisher.version_of(step)
-        oldest = min((c.policy_version for t in trajectories for c in t.transitions), default=version)
-        if version - oldest > allowed:
-            raise RuntimeError(
-                f"step {step} trains on a call of version {oldest}, {version - oldest} behind version {version}, but "
-                f"train.max_staleness={allowed}: does another run publish to this server?"
-            )
-        return version - oldest
 
     def _collect(self, name: str, rollouts: Sequence[Rollout], *, keep: bool = False) -> list[Trajectory]:
         with self.board.line(name, len(rollouts), keep=keep) as line:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from lightning_jax.run.ahead import check_staleness
+from tests.credit.samples import trajectory
 from tests.e2e.toy import run, training_lines
 
 UNPUNCTUAL = ("agent.entry=tests.e2e.agents:unpunctual", "train.steps=2")
@@ -38,3 +43,11 @@ def test_sampling_ahead_is_one_version_behind_and_repeats(tmp_path: Path) -> Non
         shutil.rmtree(checkpoint)
     run(resumed, *UNPUNCTUAL, *AHEAD, resume=True)
     assert (resumed / "metrics.jsonl").read_bytes() == (one / "metrics.jsonl").read_bytes()
+
+
+def test_a_call_older_than_the_bound_ends_the_run() -> None:
+    old = replace(trajectory(1).transitions[0], policy_version=3)
+    one = replace(trajectory(1), transitions=(old,))
+    assert check_staleness([one], version=4, allowed=1) == 1
+    with pytest.raises(RuntimeError, match=r"version 3, 2 behind version 5.*max_staleness=1"):
+        check_staleness([one], version=5, allowed=1)

@@ -18,6 +18,7 @@ import yaml
 
 from lightning_jax.configuration import check_name
 from lightning_jax.ingest.grants import AttemptGrant, key_hash, same_key
+from lightning_jax.ingest.handlers import aborting
 from lightning_jax.ingest.store import Store
 
 _QUEUE = "/lightning.v1.RolloutService/"
@@ -128,31 +129,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
         if handler is None:
             return None
         if caller is None:
-            return _refusal(handler, grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
+            return aborting(handler, lambda context: context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN))
         if refusal := caller.refusal(method):
-            return _refusal(handler, grpc.StatusCode.PERMISSION_DENIED, refusal)
+            return aborting(handler, lambda context: context.abort(grpc.StatusCode.PERMISSION_DENIED, refusal))
         return handler
-
-
-def _refusal(handler: Any, code: grpc.StatusCode, message: str) -> Any:
-    """A handler of the same kind (unary or streaming) that aborts."""
-
-    async def abort_unary(_request: Any, context: Any) -> None:
-        await context.abort(code, message)
-
-    async def abort_stream(_request: Any, context: Any) -> Any:
-        await context.abort(code, message)
-        yield
-
-    kinds = {
-        (False, False): (grpc.unary_unary_rpc_method_handler, abort_unary),
-        (False, True): (grpc.unary_stream_rpc_method_handler, abort_stream),
-        (True, False): (grpc.stream_unary_rpc_method_handler, abort_unary),
-        (True, True): (grpc.stream_stream_rpc_method_handler, abort_stream),
-    }
-    make, abort = kinds[(handler.request_streaming, handler.response_streaming)]
-    return make(
-        abort,
-        request_deserializer=handler.request_deserializer,
-        response_serializer=handler.response_serializer,
-    )

@@ -34,6 +34,7 @@ from lightning_jax.ingest.policy_service import PolicyCallback, PolicyService
 from lightning_jax.ingest.receiver import MAX_REQUEST_BYTES, SpanReceiver
 from lightning_jax.ingest.reward_service import RewardService
 from lightning_jax.ingest.rollout_service import RolloutService
+from lightning_jax.ingest.rpc_limit import MAX_CONCURRENT_RPCS, RpcLimit
 from lightning_jax.ingest.store import Store
 from lightning_jax.ingest.tls import ServerTls
 from lightning_jax.ingest.trace_service import TraceService
@@ -58,7 +59,6 @@ _OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 )
-MAX_CONCURRENT_RPCS = 4096  # a hard stop: long polls of runners count; exports have narrower bounds of their own
 
 
 class IngestServer:
@@ -66,8 +66,8 @@ class IngestServer:
 
     ``on_policy`` receives each published version with its safetensors bytes, in a worker thread; it may raise
     ValueError to refuse one. ``port`` 0 takes a free one. ``keys`` maps bearer keys to their scopes (see auth.SCOPES),
-    ``limits`` bounds the spans that wait for their commit, ``tls`` encrypts (and, with a client CA, asks clients for
-    certificates). Raises ValueError for a host beyond loopback without ``admin_key``, RuntimeError for a taken port.
+    ``limits`` bounds the spans that wait for their commit, ``max_rpcs`` the RPCs that run at a time; ``tls`` encrypts
+    (and, with a client CA, asks clients for certificates). Raises ValueError for a host beyond loopback without ``admin_key``, RuntimeError for a taken port.
     """
 
     def __init__(
@@ -148,9 +148,9 @@ class IngestServer:
     async def _serve(self, started: Future[int]) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         server = grpc.aio.server(
-            interceptors=[AuthInterceptor(self._authenticator)],
+            interceptors=[RpcLimit(self._max_rpcs), AuthInterceptor(self._authenticator)],
             options=_OPTIONS,
-            maximum_concurrent_rpcs=self._max_rpcs,
+            maximum_concurrent_rpcs=2 * self._max_rpcs,  # for what RpcLimit can't see: messages still coming in
         )
         servicer = self._add_services(server)
         if self._tls is None:

@@ -175,7 +175,7 @@ def first_done(rpcs: list[grpc.Future]) -> grpc.Future:
     return ended.get(timeout=20)
 
 
-def test_more_rpcs_than_the_limit_are_refused_and_the_next_are_not(store: Store) -> None:
+def test_more_rpcs_than_the_limit_are_told_to_come_back_and_the_next_are_not(store: Store) -> None:
     server = IngestServer(store, max_rpcs=2)
     server.start()
     with grpc.insecure_channel(server.target) as channel:
@@ -183,7 +183,10 @@ def test_more_rpcs_than_the_limit_are_refused_and_the_next_are_not(store: Store)
         poll = rollout_pb2.ClaimRolloutsRequest(worker_id="w", max_rollouts=1, lease_s=30.0, wait_s=30.0)
         polls = [stub.ClaimRollouts.future(poll) for _ in range(3)]
         refused = first_done(polls)  # the other two wait
-        assert refused.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert refused.code() == grpc.StatusCode.UNAVAILABLE
+        assert "the limit is 2" in refused.details()
+        trailers = {key for key, _ in refused.trailing_metadata()}  # exporters repeat only what names a time
+        assert {"google.rpc.retryinfo-bin", "grpc-status-details-bin"} <= trailers
         assert sum(waiting.done() for waiting in polls) == 1
         for waiting in polls:
             waiting.cancel()

@@ -28,6 +28,7 @@ else
     limit=timeout
 fi
 "$python" -c 'import jax; print("jax", jax.__version__, jax.devices())' | tee "$out/versions.txt"
+ours=$learner
 [ -n "${RIVAL_PYTHON:-}" ] && learner="$learner --rival-python $RIVAL_PYTHON"
 [ -n "${PEAK_FLOPS:-}" ] && learner="$learner --peak-flops $PEAK_FLOPS"
 
@@ -42,7 +43,9 @@ part() {
 }
 
 # the table of docs/performance.md for a model of 1.5B parameters in bfloat16, MFU by formula, peak memory
-part learner 340 benchmarks.learner --model $model --dtype bfloat16 --remat dots $learner
+part learner 280 benchmarks.learner --model $model --dtype bfloat16 --remat dots $learner
+# the same with cuDNN's attention: whichever is faster is what algo.attention should say there
+part fused 80 benchmarks.learner --model $model --dtype bfloat16 --remat dots --attention fused --cases independent,samples $ours
 # decode tokens/s against what reading the weights once per step allows
-part decode 120 benchmarks.learner.decode --model $model $decode
+part decode 110 benchmarks.learner.decode --model $model $decode
 exit $status

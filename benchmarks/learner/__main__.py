@@ -45,6 +45,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cases", default="independent,samples,turns")
     parser.add_argument("--dtype", default="float32", help="of our blocks' arithmetic and of the rival's model")
     parser.add_argument("--remat", default="full")
+    parser.add_argument("--attention", default="blocks", help="blocks, fused or dense")
     parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
     parser.add_argument("--rival-checkpointing", action="store_true", help="gradient checkpointing, TRL's default")
     parser.add_argument("--rival-entropy", action="store_true", help="let it report entropy too, as TRL does")
@@ -82,7 +83,8 @@ def main() -> None:
     rival = start_rival(args) if args.rival_python else None
     figures: dict[str, Any] = {
         "model": args.model, "layers": model.num_layers, "vocabulary": model.vocab_size,
-        "dtype": args.dtype, "remat": args.remat, "rival_checkpointing": args.rival_checkpointing,
+        "dtype": args.dtype, "remat": args.remat, "attention": args.attention,
+        "rival_checkpointing": args.rival_checkpointing,
         "repeats": args.repeats, "jax": jax.__version__, "python": sys.version.split()[0],
         "torch": rival.about["torch"] if rival else None, "device": jax.devices()[0].device_kind,
         "threads": args.threads, "recompiles": 0,
@@ -116,7 +118,7 @@ def run_case(
     np.savez(folder / "batch.npz", **workload.padded())
     command = {"batch": str(folder / "batch.npz"), "rows": workload.rival_rows}
     figures: dict[str, Any] = {}
-    sides = {name: Ours(model, workload, name, args.dtype, args.remat) for name in workload.layouts}
+    sides = {name: Ours(model, workload, name, args.dtype, args.remat, args.attention) for name in workload.layouts}
     found = {}
     state: Any = None
     first: Any = load_hf(folder / "weights")[1]

@@ -39,10 +39,13 @@ class Timing:
 class Ours:
     """A learner for one layout of a workload. All layouts' states are of one kind, so that one can go round them."""
 
-    def __init__(self, model: ModelConfig, workload: Workload, layout: str, dtype: str, remat: str) -> None:
+    def __init__(
+        self, model: ModelConfig, workload: Workload, layout: str, dtype: str, remat: str, attention: str
+    ) -> None:
         # every sequence is a transition and weighs the same, as on the other side
         algo = AlgoConfig(
-            tis=None, dual_clip=None, aggregation="seq-mean-token-mean", remat=remat, logp_chunk=128,
+            tis=None, dual_clip=None, aggregation="seq-mean-token-mean", logp_chunk=128,
+            remat=remat, attention=attention,
         )  # fmt: skip
         optimizer = OptimizerConfig(learning_rate=1e-6)
         self.learner = Learner(

@@ -67,7 +67,8 @@ class IngestServer:
     ``on_policy`` receives each published version with its safetensors bytes, in a worker thread; it may raise
     ValueError to refuse one. ``port`` 0 takes a free one. ``keys`` maps bearer keys to their scopes (see auth.SCOPES),
     ``limits`` bounds the spans that wait for their commit, ``max_rpcs`` the RPCs that run at a time; ``tls`` encrypts
-    (and, with a client CA, asks clients for certificates). Raises ValueError for a host beyond loopback without ``admin_key``, RuntimeError for a taken port.
+    (and, with a client CA, asks clients for certificates). Raises ValueError for a host beyond loopback without
+    ``admin_key``, RuntimeError for a taken port.
     """
 
     def __init__(

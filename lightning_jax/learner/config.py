@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning_jax.batch.weights import AGGREGATIONS
 from lightning_jax.configuration import from_mapping
+from lightning_jax.model.attention import ATTENTIONS
 from lightning_jax.model.lora import LoraConfig
 from lightning_jax.model.transformer import REMAT_POLICIES
 
@@ -65,6 +66,7 @@ class AlgoConfig:
     frozen: str | None = None  # regex: parameters (dotted names) that are not trained, e.g. "embed|layers\\.(gate|up)"
     logp_chunk: int = 0  # loss entries of a row whose logits exist at a time; 0: all
     remat: str = "none"  # what the backward pass recomputes: see REMAT_POLICIES
+    attention: str = "blocks"  # how it is computed: blocks; fused (cuDNN on GPUs, in 16 bits); dense
     seed: int = 0  # which tasks share a mini-batch; adapters' first values
 
     def __post_init__(self) -> None:
@@ -78,6 +80,7 @@ class AlgoConfig:
             ("kl_control", CONTROLS),
             ("critic", CRITICS),
             ("remat", tuple(REMAT_POLICIES)),
+            ("attention", tuple(ATTENTIONS)),
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not one of {known}")

@@ -71,6 +71,7 @@ def hidden_at_entries(params: Params, batch: Batch, setting: Setting) -> jax.Arr
         ancestor_mask(batch["subtree_end"]),
         compute_dtype=setting.precision.compute,
         remat=setting.algo.remat,
+        attention=setting.algo.attention,
         lora_scale=1.0 if setting.algo.lora is None else setting.algo.lora.scale,
         rules=setting.rules,
     )

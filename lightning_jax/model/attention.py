@@ -1,4 +1,4 @@
-"""Attention over rows that lie in causal order: the dense reference and the path that training takes.
+"""Attention over rows that lie in causal order: the dense reference and the paths that training may take.
 
 A mask may be any subset of the lower triangle: plain causal rows, packed rows, or tries in depth-first order, where a
 token sees its ancestors. Softmax statistics are float32.
@@ -7,6 +7,8 @@ Shapes: q [B,T,K,G,h], k and v [B,S,K,h], mask bool [B,T,S] → [B,T,K,G,h].
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -53,3 +55,20 @@ def _block(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Arr
     attended = jnp.einsum("bkns,bskh->bknh", weights, v, preferred_element_type=jnp.float32)
     attended = attended.reshape(rows, kv_heads, groups, queries, size) / total
     return attended.astype(v.dtype).transpose(0, 3, 1, 2, 4)
+
+
+def fused_attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
+    """JAX's own attention: cuDNN's flash attention on GPUs (16-bit arithmetic only), one plain product elsewhere."""
+    rows, length, kv_heads, groups, size = q.shape
+    merged = q.reshape(rows, length, kv_heads * groups, size)
+    on_gpu = jax.default_backend() == "gpu"
+    out = jax.nn.dot_product_attention(merged, k, v, mask=mask[:, None], implementation="cudnn" if on_gpu else "xla")
+    return out.reshape(q.shape)
+
+
+ATTENTIONS: dict[str, Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]] = {
+    "blocks": causal_attention,
+    "fused": fused_attention,
+    "dense": dense_attention,
+}
+"""Ways to the same result, by name."""

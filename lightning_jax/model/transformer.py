@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 
-from lightning_jax.model.attention import causal_attention
+from lightning_jax.model.attention import ATTENTIONS
 from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.sharding import DEFAULT_RULES, ShardingRules, gathered, has_mesh, named, out_spec
 
@@ -239,13 +239,15 @@ def forward(
     *,
     compute_dtype: str = "float32",
     remat: str = "none",
+    attention: str = "blocks",
     lora_scale: float = 1.0,
     rules: ShardingRules = DEFAULT_RULES,
 ) -> jax.Array:
     """Final hidden states, normed: what the head multiplies. Never materialises logits.
 
     tokens i32[B,T]; positions i32[B,T]; mask bool[B,T,T] (query, key), within the lower triangle. Returns [B,T,D] in
-    compute_dtype. remat: a name of REMAT_POLICIES; lora_scale: weight of the adapters in params["lora"].
+    compute_dtype. remat: a name of REMAT_POLICIES; attention: one of ATTENTIONS; lora_scale: weight of the adapters in
+    params["lora"].
     Sliding windows count positions, so that branches of a trie see the window of their own sequence.
     """
     cos, sin = rope_angles(config, positions)
@@ -254,7 +256,7 @@ def forward(
 
     def layer_step(x: jax.Array, layer: Params) -> tuple[jax.Array, None]:
         def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-            return causal_attention(q, k, v, mask)
+            return ATTENTIONS[attention](q, k, v, mask)
 
         return block(layer, x, cos, sin, attend, config, rules, lora_scale), None
 

@@ -31,6 +31,7 @@ class EngineConfig:
     cache_block: int = 0  # positions of one cache block; 0: chosen by backend and max_length
     top_logprobs: int = 20  # alternatives told at most, where a request asks for some; 0 takes them out of the program
     compute_dtype: str = "float32"
+    share_weights: bool = False  # serve the learner's arrays, not copies, where dtype and device agree
     data_devices: int = 1  # devices that the slots are split over
     tensor_devices: int = 1  # devices that heads, mlp and vocabulary are split over
 

@@ -17,7 +17,15 @@ from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.transformer import Params
 from lightning_jax.serve.config import EngineConfig
 from lightning_jax.serve.placement import Placement
-from lightning_jax.serve.programs import Programs, State, compile_programs, mask_words, new_state, serving_params
+from lightning_jax.serve.programs import (
+    Programs,
+    State,
+    compile_programs,
+    copied_params,
+    mask_words,
+    new_state,
+    shared_params,
+)
 
 
 class Device:
@@ -44,7 +52,7 @@ class Device:
 
     def start(self, params: Params, progress: Callable[[str], None] | None = None) -> None:
         """Place the weights, allocate the cache and compile everything."""
-        self._params = serving_params(self._placement.weights(params), self._config.compute_dtype)
+        self._params = self._served(params)
         self._state = self._placement.state(
             new_state(self._model, self._config, max(1, self.pool_size), self._config.compute_dtype)
         )
@@ -56,11 +64,16 @@ class Device:
 
     def replace_params(self, params: Params) -> None:
         """New weights of the same shapes; ValueError names the first leaf that differs."""
-        new = serving_params(self._placement.weights(params), self._config.compute_dtype)
+        new = self._served(params)
         check_same(self._params, new)
         for leaf in jax.tree.leaves(new):
-            leaf.block_until_ready()  # from here on the caller may donate its arrays
+            leaf.block_until_ready()  # from here on the caller may donate its arrays, unless they are shared
         self._params = new
+
+    def _served(self, params: Params) -> Params:
+        """Weights as the programs read them."""
+        make = shared_params if self._config.share_weights else copied_params
+        return make(self._placement.weights(params), self._config.compute_dtype)
 
     def load(self, rows: NDArray[np.int32]) -> None:
         """Copy chunks of the pool into slots. rows i32[E,3]."""

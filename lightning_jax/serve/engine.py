@@ -143,8 +143,9 @@ class Engine:
     def publish(self, params: Any, version: int, timeout_s: float | None = 600.0) -> None:
         """Flip to new weights between two requests; returns once new requests are sampled from them.
 
-        The caller's arrays are copied and may be donated afterwards. ValueError where shapes differ from those at
-        start; the old weights then go on serving.
+        The caller's arrays are copied and may be donated afterwards; with `share_weights` they are served themselves
+        and must stay valid until the next version. ValueError where shapes differ from those at start; the old weights
+        then go on serving.
         """
         flipped: Future[None] = Future()
         with self._wake:

@@ -59,23 +59,28 @@ def mask_words(vocab_size: int) -> int:
     return -(-vocab_size // 32)
 
 
+def shared_params(params: Params, dtype: str) -> Params:
+    """The trained arrays themselves, layers stacked: no copy where dtypes agree, so they must stay valid."""
+    return jax.tree.map(lambda x: x if x.dtype == dtype else x.astype(dtype), params)
+
+
 @partial(jax.jit, static_argnames="dtype")
-def serving_params(params: Params, dtype: str) -> Params:
+def copied_params(params: Params, dtype: str) -> Params:
     """Stacked training parameters → a list of layers in the compute dtype, as copies: the caller may donate his."""
 
-    def copied(x: jax.Array, to: str) -> jax.Array:
-        return jnp.array(x.astype(to), copy=True)
+    def copied(x: jax.Array) -> jax.Array:
+        return jnp.array(x.astype(dtype), copy=True)
 
-    count = params["layers"]["q"].shape[0]
-    layers = [{name: copied(leaf[i], dtype) for name, leaf in params["layers"].items()} for i in range(count)]
-    out: Params = {
-        "embed": copied(params["embed"], dtype),
-        "final_norm": copied(params["final_norm"], dtype),
-        "layers": layers,
-    }
-    if "head" in params:
-        out["head"] = copied(params["head"], dtype)
-    return out
+    out: Params = {name: copied(leaf) for name, leaf in params.items() if name != "layers"}
+    return {**out, "layers": jax.tree.map(copied, layers_of(params))}
+
+
+def layers_of(params: Params) -> list[Params]:
+    """The layers one by one, of stacked parameters or of those that `copied_params` made."""
+    layers: list[Params] | Params = params["layers"]
+    if isinstance(layers, list):
+        return layers
+    return [{name: leaf[i] for name, leaf in layers.items()} for i in range(len(layers["q"]))]
 
 
 def apply_control(slots: dict[str, jax.Array], control: jax.Array) -> dict[str, jax.Array]:
@@ -129,7 +134,7 @@ def decode(
         cos, sin = rope_angles(config, at[:, None])
         x = embed(params, slots["token"][:, None], dtype)
         keys, values = list(keys), list(values)
-        for number, layer in enumerate(params["layers"]):
+        for number, layer in enumerate(layers_of(params)):
 
             def attend(q: jax.Array, k: jax.Array, v: jax.Array, number: int = number) -> jax.Array:
                 keys[number], values[number] = cache.write_tokens(keys[number], values[number], k[:, 0], v[:, 0], at)
@@ -189,7 +194,7 @@ def prefill(
     x = embed(params, tokens, params["embed"].dtype)
     keys, values = list(state["keys"]), list(state["values"])
     pool_keys, pool_values = list(state["pool_keys"]), list(state["pool_values"])
-    for number, layer in enumerate(params["layers"]):
+    for number, layer in enumerate(layers_of(params)):
 
         def attend(q: jax.Array, k: jax.Array, v: jax.Array, number: int = number) -> jax.Array:
             k, v = k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3)

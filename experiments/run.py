@@ -23,6 +23,7 @@ from lightning_jax.presets import presets_root
 log = logging.getLogger(__name__)
 
 CONF = presets_root()
+ALLOW = "allow_changed_config"  # of a resumed run: go on although the configuration differs from the checkpoint's
 COMPARED = ("task", "agent", "model", "algo", "credit", "reward")  # groups whose choice names an arm of a comparison
 FAILED: list[str] = []  # folders of failed jobs of a sweep, for the exit status
 
@@ -57,14 +58,28 @@ def resume(folder: Path, overrides: list[str]) -> None:
         raise ValueError(f"+resume={folder}: no config.yaml there; name the folder of a run")
     config = OmegaConf.load(saved)
     OmegaConf.set_struct(config, True)
-    allow = "allow_changed_config=true" in overrides
-    kept = [o for o in overrides if not o.startswith(("allow_changed_config", "+exp="))]
+    allow, kept = changes_allowed(overrides)
+    kept = [o for o in kept if not o.startswith("+exp=")]
     config = OmegaConf.merge(config, OmegaConf.from_dotlist(kept))
     plain = _plain(config)
     summary = run_experiment(plain, folder, resume=True, allow_changed_config=allow, admin_key=_admin_key())
     OmegaConf.save(OmegaConf.create(plain), saved)
     show_results(summary, folder)
     print(folder)
+
+
+def changes_allowed(words: list[str]) -> tuple[bool, list[str]]:
+    """Whether `allow_changed_config=true` is among the words, and the others. ValueError for another value of it."""
+    allowed, others = False, []
+    for word in words:
+        name, _, value = word.partition("=")
+        if name.lstrip("+") != ALLOW:
+            others.append(word)
+        elif value.lower() in ("true", "false"):
+            allowed = value.lower() == "true"
+        else:
+            raise ValueError(f"{word!r} says neither yes nor no: write {ALLOW}=true or {ALLOW}=false")
+    return allowed, others
 
 
 def main() -> int:

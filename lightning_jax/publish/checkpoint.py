@@ -24,17 +24,24 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"step-(\d{8})")
 _ARRAYS, _DATA = "arrays", "checkpoint.json"
+ALLOW = "allow_changed_config"  # the argument, here and on the command line, by which a run goes on under another one
+_SHOWN = 5  # settings in a message
 
 
 class Checkpoints:
     """The checkpoints of one run, in `folder`."""
 
-    def __init__(self, folder: Path, *, config_hash: str = "", keep: int = 2) -> None:
-        """keep: how many of the newest stay; the one with the best score stays besides."""
+    def __init__(
+        self, folder: Path, *, config_hash: str = "", settings: Mapping[str, Any] | None = None, keep: int = 2
+    ) -> None:
+        """settings: what `config_hash` is of, for the message when it differs (JSON, nested as it likes).
+
+        keep: how many of the newest stay; the one with the best score stays besides.
+        """
         if keep < 1:
             raise ValueError(f"keep={keep}: at least one checkpoint must stay, or nothing could be resumed")
         self._folder = Path(folder).absolute()
-        self._config_hash, self._keep = config_hash, keep
+        self._config_hash, self._settings, self._keep = config_hash, _flat(_as_saved(settings or {})), keep
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, ascending."""
@@ -70,6 +77,7 @@ class Checkpoints:
             "step": step,
             "score": score,
             "config_hash": self._config_hash,
+            "settings": self._settings,
             "tree": describe(state),
             "data": dict(data),
         }
@@ -102,17 +110,18 @@ class Checkpoints:
             raise ValueError(f"no checkpoint of step {step} in {self._folder}; complete ones: {self.steps()}")
         record = self._read(chosen)
         if record["config_hash"] != self._config_hash and not allow_changed_config:
+            different = _differences(record.get("settings", {}), self._settings)
             raise ValueError(
                 f"checkpoint step {chosen} was written under config hash {record['config_hash']!r}, this run has "
-                f"{self._config_hash!r}: resume with the same configuration, or pass allow_changed_config=True "
-                "to go on with the new one knowingly"
+                f"{self._config_hash!r}{different}: resume with the same configuration, or go on with the new "
+                f"one knowingly by {ALLOW}=true (from Python: {ALLOW}=True)"
             )
         saved, wanted = record["tree"], describe(like)
         if saved != wanted:
-            different = sorted(k for k in saved.keys() | wanted.keys() if saved.get(k) != wanted.get(k))
-            first = different[0]
+            names = sorted(k for k in saved.keys() | wanted.keys() if saved.get(k) != wanted.get(k))
+            first = names[0]
             raise ValueError(
-                f"checkpoint step {chosen} doesn't fit this state: {len(different)} leaves differ, first {first!r}: "
+                f"checkpoint step {chosen} doesn't fit this state: {len(names)} leaves differ, first {first!r}: "
                 f"saved {saved.get(first, 'nothing')}, wanted {wanted.get(first, 'nothing')}; "
                 "model and algorithm must be the same"
             )
@@ -154,6 +163,34 @@ def describe(tree: Any) -> dict[str, str]:
     """Dotted path → "dtype[shape]" of every leaf."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {jax.tree_util.keystr(p, simple=True, separator="."): f"{x.dtype}{list(x.shape)}" for p, x in leaves}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"credit": {"gamma": 1}} → {"credit.gamma": 1}"""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
+def _as_saved(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Through JSON, as a checkpoint's own settings went: tuples are lists, keys are texts."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(settings)))
+    return plain
+
+
+def _differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What was set otherwise, both values, in brackets; nothing where the settings of either are not known."""
+    if not saved or not now:
+        return ""
+
+    def value(of: Mapping[str, Any], name: str) -> str:
+        return repr(of[name]) if name in of else "not set"
+
+    names = [n for n in sorted(saved.keys() | now.keys()) if value(saved, n) != value(now, n)]
+    shown = [f"{name} was {value(saved, name)}, is {value(now, name)}" for name in names[:_SHOWN]]
+    more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    return f" ({'; '.join([*shown, *more])})" if names else ""
 
 
 def _write_durably(path: Path, content: str) -> None:

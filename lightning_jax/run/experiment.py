@@ -31,7 +31,7 @@ from lightning_jax.run import artifacts
 from lightning_jax.run.collect import Collector
 from lightning_jax.run.loop import Loop
 from lightning_jax.run.metrics import MetricsWriter, read_lines
-from lightning_jax.run.parts import Parts, config_hash, load_study, read_parts
+from lightning_jax.run.parts import NEUTRAL, Parts, config_hash, load_study, read_parts
 from lightning_jax.run.policy import Policy, build_policy
 from lightning_jax.run.progress import ProgressBoard, console
 from lightning_jax.run.publisher import LocalPublisher, Publisher, RemotePublisher
@@ -146,7 +146,10 @@ class Experiment:
         mesh = make_mesh(**parts.mesh)
         learner = Learner(policy.config, parts.algo, parts.batch, parts.optimizer, mesh, precision=policy.precision)
         checkpoints = Checkpoints(
-            self.folder / "checkpoints", config_hash=f"{self.hash} seed {parts.seed}", keep=parts.train.keep_checkpoints
+            self.folder / "checkpoints",
+            config_hash=f"{self.hash} seed {parts.seed}",
+            settings={name: section for name, section in self.config.items() if name not in NEUTRAL},
+            keep=parts.train.keep_checkpoints,
         )
         state, first_step = self._start_state(study, policy, learner, checkpoints)
         with ExitStack() as stack:

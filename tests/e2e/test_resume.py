@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -10,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from orbax.checkpoint import v1 as ocp
 
+from experiments.run import changes_allowed
 from lightning_jax.publish.version import flatten
-from tests.e2e.toy import command, run, start, training_lines
+from tests.e2e.toy import command, config, run, start, training_lines
 
 LONG = ("train.steps=6", "agent.entry=tests.e2e.agents:unpunctual")  # slow enough to be killed between two steps
 DIE_IN_CHECKPOINT = """
@@ -68,7 +71,43 @@ def test_a_folder_holds_one_run(tmp_path: Path) -> None:
         run(tmp_path)
 
 
-def test_another_configuration_is_refused(tmp_path: Path) -> None:
-    run(tmp_path, "train.steps=1")
-    with pytest.raises(ValueError, match="config hash"):
-        run(tmp_path, "train.steps=1", "credit.gamma=0.5", resume=True)
+def test_another_configuration_is_refused_unless_it_is_wanted(tmp_path: Path) -> None:
+    """On the command line, as the message says."""
+    folder, log = tmp_path / "run", tmp_path / "log"
+    run(folder, "train.steps=1")
+    (folder / "config.yaml").write_text(yaml.safe_dump(config("train.steps=1")))
+    words = [sys.executable, "-m", "experiments.run", f"+resume={folder}", "credit.gamma=0.5", "train.steps=2"]
+
+    def answer(*more: str) -> tuple[int, str]:
+        log.unlink(missing_ok=True)
+        code = start([*words, *more], log).wait(120)
+        return code, log.read_text()
+
+    code, text = answer()
+    assert code == 2, text
+    for part in ("config hash", "credit.gamma was 0.85, is 0.5", "train.steps was 1, is 2"):
+        assert part in text
+    flag = re.search(r"knowingly by (\S+)", text)
+    assert flag is not None, text
+    assert answer("allow_changed_config=False") == (code, text)
+    code, text = answer("allow_changed_config=perhaps")
+    assert code == 2, text
+    assert "'allow_changed_config=perhaps' says neither yes nor no" in text
+    code, text = answer(flag[1])
+    assert code == 0, text
+    assert len(training_lines(folder)) == 2
+    assert yaml.safe_load((folder / "config.yaml").read_text())["credit"]["gamma"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("word", "allowed"), [("=true", True), ("=True", True), ("=TRUE", True), ("=false", False), ("=False", False)]
+)
+def test_the_flag_is_read_whatever_its_case(word: str, allowed: bool) -> None:
+    for name in ("allow_changed_config", "+allow_changed_config"):
+        assert changes_allowed([f"{name}{word}", "a=1"]) == (allowed, ["a=1"])
+
+
+@pytest.mark.parametrize("word", ["allow_changed_config", "allow_changed_config=", "allow_changed_config=1"])
+def test_another_value_of_the_flag_is_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="write allow_changed_config=true or allow_changed_config=false"):
+        changes_allowed([word])

@@ -68,13 +68,26 @@ def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
 def test_another_configuration_or_tree_is_refused(tmp_path: Path) -> None:
     Checkpoints(tmp_path, config_hash="old").save(1, tiny_state(1), {})
     other = Checkpoints(tmp_path, config_hash="new")
-    with pytest.raises(ValueError, match=r"'old'.*'new'.*allow_changed_config=True"):
+    with pytest.raises(ValueError, match=r"'old'.*'new'.*allow_changed_config=true"):
         other.restore(tiny_state(0))
     assert float(other.restore(tiny_state(0), allow_changed_config=True)[0]["w"][0]) == 1.0
     with pytest.raises(ValueError, match=r"'v': saved nothing, wanted float32\[2\]"):
         other.restore({**tiny_state(0), "v": jnp.zeros(2)}, allow_changed_config=True)
     with pytest.raises(ValueError, match=r"no checkpoint of step 9.*\[1\]"):
         other.restore(tiny_state(0), step=9)
+
+
+def test_what_differs_is_shown_with_both_values(tmp_path: Path) -> None:
+    saved = {"seed": 0, "credit": {"gamma": 0.9, "floor": None}, "same": {"a": (1,)}}
+    Checkpoints(tmp_path, config_hash="old", settings=saved).save(1, tiny_state(1), {})
+    now = {"seed": 0, "credit": {"gamma": 0.5}, "same": {"a": [1]}, "algo": {"tis": 2.0}}
+    with pytest.raises(ValueError, match="config hash") as refused:
+        Checkpoints(tmp_path, config_hash="new", settings=now).restore(tiny_state(0))
+    expected = "(algo.tis was not set, is 2.0; credit.floor was None, is not set; credit.gamma was 0.9, is 0.5)"
+    assert expected in str(refused.value)
+    many = {**saved, **{f"k{i}": i for i in range(8)}}
+    with pytest.raises(ValueError, match=r"\(k0 was not set, is 0; .*; 3 more\)"):
+        Checkpoints(tmp_path, config_hash="new", settings=many).restore(tiny_state(0))
 
 
 WRITER = """

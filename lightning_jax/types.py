@@ -94,6 +94,16 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class IssuedToolCall:
+    """A tool call as the policy server handed it to the agent, judged by what could be known then."""
+
+    tool_call_id: str  # "" where the model began a call that nobody could read, so that the agent got its text
+    name: str
+    arguments: str  # as the model wrote them, JSON or not
+    verdict: ToolVerdict  # "unanswered" where nothing is wrong so far; else invalid_json, unknown_tool, schema_mismatch
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One LLM call as the engine saw it: the only truth about tokens. Durable before the answer's last byte leaves."""
 
@@ -112,6 +122,19 @@ class Call:
     ended_ns: int
     request: Mapping[str, Any] = field(default_factory=dict)  # JSON body as received
     text: str = ""  # decoded response
+    tool_calls: tuple[IssuedToolCall, ...] | None = None  # what the agent was handed; None: not told
+    request_key: str = ""  # digest of the request, by which a retry is known; "": whether it was delivered isn't told
+    delivered_ns: int = 0  # unix time of the answer's last byte; 0: not told yet; below 0: it never left
+    superseded_by: str = ""  # id of the call that a retry got in this one's place
+
+
+@dataclass(frozen=True, slots=True)
+class CallMark:
+    """What became of a call after it was recorded."""
+
+    call_id: str
+    delivered_ns: int = 0  # above 0: delivered then; below 0: not delivered, unless it is already known to be
+    superseded_by: str = ""  # "" leaves it
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +258,7 @@ class ScoredTransition:
     advantage: float  # A of every response token; credit and agent weight are inside
     credit: float  # the weight w_k (apply_to: advantage) or credited reward c_k (apply_to: reward)
     loss_weight: float  # 1, or 0 for an unselected agent (context only)
+    agent_factor: float = 1.0  # the agent weight in `advantage`, for an algorithm that makes advantages of its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ class Plan:
     transitions: tuple[ScoredTransition, ...]  # canonical order; entry_transition points here
     mini_batches: tuple[tuple[MicroBatch, ...], ...]
     stats: PlanStats
+    left_out: tuple[ScoredTransition, ...] = ()  # too long or empty; what they earned is still their rollout's
 
     @property
     def micro_batches(self) -> list[MicroBatch]:
@@ -121,7 +122,8 @@ def plan(
         tokens_computed=sum(m.tokens.size for m in every),
         micro_batches=len(every),
     )
-    return Plan(tuple(fitting), tuple(minis), stats)
+    kept = {id(s) for s in fitting}
+    return Plan(tuple(fitting), tuple(minis), stats, tuple(s for s in ordered if id(s) not in kept))
 
 
 def empty_micro_batch(rows: int, tokens: int, entries: int) -> MicroBatch:

@@ -7,8 +7,9 @@ the weights spread a rollout's advantage: every step of a better-than-average ro
 weights this is LightningRL with rollout-level advantages.
 
 `apply_to: reward` hands out credited rewards c_k instead. Without a baseline (None, or mean_level: none) they are the
-advantages of a critic or of REINFORCE; with a group baseline they are compared within a task's pool of transitions,
-an ablation that must be asked for by `allow_pooled`.
+advantages of REINFORCE, or what a critic's are made of: the learner makes these itself, and multiplies by a_agent(k)
+last. With a group baseline they are compared within a task's pool of transitions, an ablation that must be asked for
+by `allow_pooled`.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ def _scored(
             advantage=float(advantages[k]) if valid else 0.0,
             credit=float(values[k]),
             loss_weight=float(given.loss_weights[k]) if valid else 0.0,
+            agent_factor=float(given.agent_factors[k]),
         )
         for k, transition in enumerate(trajectory.transitions)
     ]

@@ -1,7 +1,8 @@
 """Token advantages and value targets of one update, where the algorithm makes its own. Host code, float64.
 
 Observations have no entries, so a chain of tokens runs from a call's last token to the next call's first, and no
-discount is spent in between. Transitions that aren't laid out (unselected agents) are part of the environment.
+discount is spent in between. Transitions that aren't laid out (unselected agents, calls cut at the token limit) are
+part of the environment: what they earned counts for the call before.
 """
 
 from __future__ import annotations
@@ -41,37 +42,82 @@ def token_advantages(
     trained: NDArray[np.bool_],
     algo: AlgoConfig,
     kl_coef: float,
+    left_out: Sequence[ScoredTransition] = (),
 ) -> TokenAdvantages:
-    """Advantages by `algo.advantage`. transitions in canonical order; trained bool[K]: what the statistics look at."""
-    sizes = [logp.size for logp in evaluation.logp]
-    laid = [k for k, size in enumerate(sizes) if size]
+    """Advantages by `algo.advantage`, each times its agent's weight after whitening.
+
+    transitions in canonical order; trained bool[K]: what the statistics look at. left_out: transitions that the batch
+    could not take, for the rewards they carry.
+    """
     penalties = _penalties(evaluation, kl_coef if algo.kl_in == "reward" else 0.0)
-    advantages = [np.full(size, s.advantage) for size, s in zip(sizes, transitions, strict=True)]
-    if algo.advantage == "return":
-        for k in laid:
-            advantages[k] = discounted_returns(_token_rewards(transitions[k], penalties[k]), algo.gamma)
-    if not algo.has_critic:
-        return TokenAdvantages(_whitened(advantages, trained, algo), None, {})
+    targets: list[F64] | None = None
+    figures: dict[str, float] = {}
+    if algo.has_critic:
+        rewards = _chained_rewards(transitions, evaluation, left_out)
+        advantages, targets, figures = _by_critic(transitions, evaluation, rewards, penalties, trained, algo)
+    elif algo.advantage == "return":
+        rewards = np.array([s.credit for s in transitions])
+        advantages = [
+            discounted_returns(_token_rewards(reward, penalty), algo.gamma) if penalty.size else penalty
+            for reward, penalty in zip(rewards, penalties, strict=True)
+        ]
+    else:
+        pairs = zip(evaluation.logp, transitions, strict=True)
+        advantages = [np.full(logp.size, s.advantage / (s.agent_factor or 1.0)) for logp, s in pairs]
+    whitened = _whitened(advantages, trained, algo)
+    weighted = [a * s.agent_factor for a, s in zip(whitened, transitions, strict=True)]
+    return TokenAdvantages(weighted, targets, figures)
+
+
+def _by_critic(
+    transitions: Sequence[ScoredTransition],
+    evaluation: Evaluation,
+    rewards: F64,
+    penalties: list[F64],
+    trained: NDArray[np.bool_],
+    algo: AlgoConfig,
+) -> tuple[list[F64], list[F64], dict[str, float]]:
+    """GAE along each rollout: advantages and value targets per transition, and figures of the critic."""
     values = evaluation.values
     if values is None:
         raise ValueError(f"advantage={algo.advantage!r} needs the critic's values of the batch")
     by_turn = algo.advantage == "turn_gae"
-    targets = [np.zeros(size) for size in sizes]
-    for members in _rollouts(transitions, laid):
+    advantages, targets = ([np.zeros(v.size) for v in values] for _ in range(2))
+    for members in _rollouts(transitions, [k for k, v in enumerate(values) if v.size]):
         if by_turn:
-            rewards = np.array([transitions[k].credit - penalties[k].sum() for k in members])
+            earned = np.array([rewards[k] - penalties[k].sum() for k in members])
             steps = [values[k][:1] for k in members]
         else:
-            rewards = np.concatenate([_token_rewards(transitions[k], penalties[k]) for k in members])
+            earned = np.concatenate([_token_rewards(rewards[k], penalties[k]) for k in members])
             steps = [values[k] for k in members]
         chain = np.concatenate(steps)
-        found = episode_gae(rewards, chain, algo.gamma, algo.lam)
+        found = episode_gae(earned, chain, algo.gamma, algo.lam)
         cuts = np.cumsum([s.size for s in steps])[:-1]
         for k, a, r in zip(members, np.split(found, cuts), np.split(found + chain, cuts), strict=True):
             advantages[k][:] = a
             targets[k][:] = r
-    figures = _critic_figures(values, targets, trained, by_turn)
-    return TokenAdvantages(_whitened(advantages, trained, algo), targets, figures)
+    return advantages, targets, _critic_figures(values, targets, trained, by_turn)
+
+
+def _chained_rewards(
+    transitions: Sequence[ScoredTransition], evaluation: Evaluation, left_out: Sequence[ScoredTransition]
+) -> F64:
+    """f64[K]: each laid-out transition's reward, and those of the calls after it that aren't laid out.
+
+    A call that is not trained (cut at the token limit, too long for a row, an agent of weight 0) is part of the
+    environment, and what it earned is what the laid-out call before it led to. What came before a rollout's first
+    laid-out call isn't the doing of any.
+    """
+    numbered = [*enumerate(transitions), *((-1, s) for s in left_out)]
+    numbered.sort(key=lambda pair: (pair[1].rollout_id, pair[1].transition.index, pair[1].transition.call_id))
+    rewards = np.zeros(len(transitions))
+    receiver: dict[str, int] = {}
+    for k, scored in numbered:
+        if k >= 0 and evaluation.logp[k].size:
+            receiver[scored.rollout_id] = k
+        if scored.rollout_id in receiver:
+            rewards[receiver[scored.rollout_id]] += scored.credit
+    return rewards
 
 
 def _penalties(evaluation: Evaluation, coef: float) -> list[F64]:
@@ -82,10 +128,10 @@ def _penalties(evaluation: Evaluation, coef: float) -> list[F64]:
     return [coef * (logp - ref) for logp, ref in pairs]
 
 
-def _token_rewards(scored: ScoredTransition, penalty: F64) -> F64:
-    """The transition's reward at its last token, less the penalties."""
+def _token_rewards(reward: float, penalty: F64) -> F64:
+    """A transition's reward at its last token, less the penalties."""
     rewards = -penalty
-    rewards[-1] += scored.credit
+    rewards[-1] += reward
     return rewards
 
 

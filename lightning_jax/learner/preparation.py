@@ -77,9 +77,11 @@ class Preparer:
     def _rewrite(self, work: Plan, extras: list[Batch], kl_coef: float) -> dict[str, float]:
         """Rejection, then advantages and value targets, into `extras`."""
         algo, micros, count = self.algo, work.micro_batches, len(work.transitions)
+        if not micros:
+            return {}
 
         def read(name: str) -> list[NDArray[np.float64]] | None:
-            if not micros or name not in extras[0]:
+            if name not in extras[0]:
                 return None
             return by_transition(micros, [fetch(extra[name]) for extra in extras], count)
 
@@ -96,7 +98,7 @@ class Preparer:
                 extra["entry_weight"] = put(weight, self.rows)
         if algo.rewrites_advantages:
             evaluation = Evaluation(logp, read("ref_logp"), read("old_value"))
-            found = token_advantages(work.transitions, evaluation, trained, algo, kl_coef)
+            found = token_advantages(work.transitions, evaluation, trained, algo, kl_coef, work.left_out)
             metrics |= found.figures
             self._place(work, extras, found, trained)
         return metrics

@@ -123,6 +123,17 @@ def test_no_trajectories_and_trajectories_without_calls() -> None:
         assert all(np.isfinite(value) for value in figures.values())
 
 
+@pytest.mark.parametrize("apply_to", ["advantage", "reward"])
+def test_agent_factors_go_with_the_transitions(apply_to: Any) -> None:
+    """An algorithm that makes its own advantages has nothing else to learn the agents' weights from."""
+    one = trajectory(agents=["plan", "exec", "review"])
+    credit = CreditConfig(agent_weight={"plan": 0.5, "review": 0.0}, apply_to=apply_to)
+    transitions, _ = score_transitions([one], [scored(1.0)], credit, None)
+    assert [t.agent_factor for t in transitions] == [0.5, 1.0, 0.0]
+    assert [t.loss_weight for t in transitions] == [1.0, 1.0, 0.0]
+    assert [t.advantage for t in transitions] == [0.5, 1.0, 0.0]
+
+
 def test_context_agents_keep_their_place_without_loss() -> None:
     one = trajectory(agents=["write", "check", "write"])
     other = trajectory(agents=["write"], rollout_id="o")

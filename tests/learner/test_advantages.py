@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,8 +156,8 @@ def test_group_mean_whitened_over_tokens(case: dict[str, Any]) -> None:
     np.testing.assert_allclose([a[0] for a in found], case["advantage_per_sequence"], rtol=1e-5, atol=2e-5)
 
 
-def test_turn_gae_does_not_reach_over_rollouts_nor_into_what_is_not_trained() -> None:
-    calls = [transition([1], [1, 1], rollout="a", index=k, credit=c) for k, c in enumerate([0.0, 9.0, 1.0])]
+def test_turn_gae_does_not_reach_over_rollouts_nor_over_what_is_not_trained() -> None:
+    calls = [transition([1], [1, 1], rollout="a", index=k, credit=c) for k, c in enumerate([0.0, 0.0, 1.0])]
     calls.append(transition([1], [1], rollout="b", credit=-1.0))
     values = [np.array([0.5, 7.0]), np.zeros(0), np.array([0.25, 7.0]), np.array([0.0])]
     logp = [np.zeros(v.size) for v in values]  # the second call isn't laid out: another agent's
@@ -167,6 +168,42 @@ def test_turn_gae_does_not_reach_over_rollouts_nor_into_what_is_not_trained() ->
     np.testing.assert_allclose(found.advantages[0], [0.4, 0.4])
     np.testing.assert_allclose(found.advantages[2], [0.75, 0.75])
     assert found.advantages[1].size == 0
+
+
+@pytest.mark.parametrize("advantage", ["turn_gae", "token_gae"])
+def test_what_untrained_calls_earned_counts_for_the_call_before_them(advantage: str) -> None:
+    """Rewards 5, 1, 2, 4, 8, 16 of six calls: the first, third and fifth have no entries, the last fits no row."""
+    calls = [transition([1], [1, 1], rollout="a", index=k, credit=c) for k, c in enumerate([5.0, 1, 2, 4, 8])]
+    other = transition([1], [1, 1], rollout="b", credit=32.0)  # all of its own calls are laid out
+    long = transition([1], [1, 1], rollout="a", index=5, credit=16.0)
+    values = [np.zeros(n) for n in (0, 2, 0, 2, 0, 2)]
+    algo = AlgoConfig(advantage=advantage, gamma=1.0, lam=1.0)
+    trained = np.array([v.size > 0 for v in values])
+    found = token_advantages([*calls, other], Evaluation(values, values=values), trained, algo, 0.0, left_out=[long])
+    assert found.targets is not None
+    assert [t.tolist() for t in found.targets] == [[], [31.0] * 2, [], [28.0] * 2, [], [32.0] * 2]
+
+
+@pytest.mark.parametrize("advantage", ["credit", "return", "turn_gae", "token_gae"])
+def test_agent_weights_multiply_advantages_after_whitening(advantage: str) -> None:
+    """Whitened advantages don't know of the weights; what is left after them is the factor itself."""
+    rng = np.random.default_rng(3)
+    factors = [1.0, 0.25, -2.0, 0.0]
+    plain, weighted = [], []
+    for k, factor in enumerate(factors):
+        a, c = rng.normal(size=2)
+        one = transition([1], [1, 1], rollout="ab"[k // 2], index=k % 2, advantage=a, credit=c)
+        plain.append(one)
+        weighted.append(replace(one, advantage=a * factor, agent_factor=factor))
+    values = [rng.normal(size=2) for _ in factors]
+    trained = np.array([True, True, True, False])  # an agent of weight 0 is not
+    algo = AlgoConfig(advantage=advantage, whiten_advantages=True)
+    evaluation = Evaluation(values, values=values)
+    want = token_advantages(plain, evaluation, trained, algo, 0.0).advantages
+    got = token_advantages(weighted, evaluation, trained, algo, 0.0).advantages
+    for a, b, factor in zip(got, want, factors, strict=True):
+        assert np.abs(b).min() > 1e-3
+        np.testing.assert_allclose(a, factor * b, rtol=1e-12, atol=1e-15)
 
 
 def test_kl_penalty_of_a_turn_is_its_tokens_sum() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-import yaml
 
 from lightning_jax.batch import BatchConfig
 from lightning_jax.credit import BaselineConfig
@@ -17,6 +15,7 @@ from lightning_jax.learner.kl_control import KlMemory, next_coefficient
 from lightning_jax.learner.learner import Learner
 from lightning_jax.learner.metrics import DESCRIPTIONS
 from lightning_jax.learner.optimizer import OptimizerConfig, schedule
+from lightning_jax.presets import preset, presets_of
 from tests.batch.examples import agent_calls, transition
 from tests.learner.small import BATCH, MODEL, learner, params
 
@@ -148,6 +147,43 @@ def test_truncated_answers_can_be_left_out() -> None:
     )
 
 
+@pytest.mark.parametrize("cause", ["mask_truncated", "overlong", "empty", "agent of weight 0"])
+def test_rewards_of_calls_left_out_stay_in_their_rollouts_return(cause: str) -> None:
+    """A critic that knows nothing, γ = λ = 1: the first call's target is all that the rollout got, 1."""
+    first = transition([1, 2], [5, 6], rollout="r", index=0, credit=0.25)
+    last = transition([1, 2, 5, 6, 7], [8], rollout="r", index=1, credit=0.75)
+    if cause == "mask_truncated":
+        last = replace(last, transition=replace(last.transition, finish_reason="length"))
+    elif cause == "overlong":
+        last = replace(last, transition=replace(last.transition, prompt_ids=np.ones(99, np.int32)))
+    elif cause == "empty":
+        nothing = np.zeros(0)
+        last = replace(
+            last,
+            transition=replace(
+                last.transition, response_ids=nothing.astype(np.int32), rollout_logps=nothing.astype(np.float32)
+            ),
+        )
+    else:
+        last = replace(last, loss_weight=0.0, agent_factor=0.0)
+    small = learner(
+        replace(BATCH, overlong="drop", short_rows=False),
+        advantage="turn_gae", lam=1.0, mask_truncated=cause == "mask_truncated",
+    )  # fmt: skip
+    _, metrics = small.update(small.init(params()), [first, last])
+    assert metrics["batch/transitions_count"] == 1
+    assert metrics["learner/value_target_mean"] == 1.0
+
+
+def test_a_critic_survives_an_update_without_anything_to_look_at() -> None:
+    small = learner(advantage="turn_gae", mask_truncated=True)
+    call = transition([1, 2], [5])
+    cut = replace(call, transition=replace(call.transition, finish_reason="length"))
+    state, metrics = small.update(small.init(params()), [cut])
+    assert metrics["batch/transitions_count"] == metrics["learner/steps_count"] == 0
+    assert int(state["updates"]) == 1
+
+
 def test_nothing_to_learn_and_bad_gradients_leave_the_parameters_alone() -> None:
     small = learner()
     state = small.init(params())
@@ -202,14 +238,10 @@ def test_config_errors_name_values_and_mend() -> None:
         learner().init({**tree, "embed": np.zeros((3, 3), np.float32)})
 
 
-CONF = Path(__file__).parents[2] / "conf" / "algo"
-SHIPPED = sorted(path.stem for path in CONF.glob("*.yaml"))
-
-
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", presets_of("algo"))
 def test_shipped_algorithms_train(name: str) -> None:
     """Every file is a composition that moves the parameters and reports known, finite figures."""
-    values = yaml.safe_load((CONF / f"{name}.yaml").read_text())
+    values = preset("algo", name)
     algo, optimizer = AlgoConfig.from_mapping(values), OptimizerConfig.from_mapping(values["optimizer"])
     assert BaselineConfig.from_mapping(values["baseline"]).pooled != algo.needs_rewards
     small = Learner(MODEL, algo, replace(BATCH, short_rows=False), optimizer)

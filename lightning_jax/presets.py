@@ -23,10 +23,14 @@ def presets_of(group: str) -> list[str]:
 
 
 def preset(group: str, name: str) -> dict[str, Any]:
-    """The settings of conf/{group}/{name}.yaml. ValueError names the nearest one where there is none of that name."""
+    """The settings of conf/{group}/{name}.yaml. ValueError names the nearest one where there is none of that name.
+
+    What a file selects in other groups (`defaults`, for Hydra) is left out: here each group is chosen by name.
+    """
     check_name(name, presets_of(group), f"{group} preset")
     text = (presets_root() / group / f"{name}.yaml").read_text(encoding="utf-8")
     values: dict[str, Any] = yaml.safe_load(text)
+    values.pop("defaults", None)
     return values
 
 

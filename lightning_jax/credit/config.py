@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from lightning_jax.configuration import check_keys, check_name, number
 
-Strategy = Literal["identical", "uniform", "exponential", "dynamic", "return"]
+Strategy = Literal["identical", "uniform", "exponential", "dynamic", "return", "terminal"]
 Normalize = Literal["none", "mean", "sum"]
 Direction = Literal["from_end", "from_start"]
 ApplyTo = Literal["advantage", "reward"]
@@ -60,6 +60,7 @@ class CreditConfig:
     apply_to: ApplyTo = "advantage"  # A_{i,k} = A_i w_k; reward: c_k is the transition's reward
     step_weight: float = 0.0  # weight of a second advantage made of the intermediate rewards; apply_to: advantage only
     allow_pooled: bool = False  # apply_to: reward together with pooled group baselines, for ablations
+    allow_double_count: bool = False  # GAE over credited rewards that don't add up to the rollout's, for ablations
 
     def __post_init__(self) -> None:
         check_name(self.strategy, get_args(Strategy), "credit strategy")
@@ -92,6 +93,23 @@ class CreditConfig:
         if values.get("agent_weight", {}) is None:
             values["agent_weight"] = {}
         return cls(**values)
+
+    @property
+    def unbalanced(self) -> str | None:
+        """The setting by which a rollout's credited rewards do not add up to its reward; None where they do.
+
+        Whoever adds them up again along the rollout, as GAE does, needs None: with `normalize: mean` the first of K
+        calls would be told that the rollout earned K times its reward.
+        """
+        if self.strategy in ("identical", "return"):
+            return f"credit.strategy={self.strategy}"
+        if self.strategy != "terminal" and self.normalize != "sum":
+            return f"credit.normalize={self.normalize}"
+        if self.min_reward is not None:
+            return f"credit.min_reward={self.min_reward}"
+        if self.component is not None and self.component_order == "weight_then_mask":
+            return f"credit.component_order={self.component_order}"
+        return None
 
     def check_placement(self, *, pooled: bool) -> None:
         """Raise ValueError where credited rewards would enter a baseline that pools transitions of several rollouts.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lightning_jax.credit import discounted_return, dynamic, exponential, identical, uniform
+from lightning_jax.credit import discounted_return, dynamic, exponential, identical, terminal, uniform
 from lightning_jax.credit.allocation import Float64Array
 from lightning_jax.credit.config import CreditConfig, Strategy
 
@@ -27,4 +27,5 @@ STRATEGIES: Mapping[Strategy, CreditStrategy] = {
     "exponential": CreditStrategy(exponential.weights, exponential.credits),
     "dynamic": CreditStrategy(dynamic.weights, dynamic.credits),
     "return": CreditStrategy(discounted_return.weights, discounted_return.credits),
+    "terminal": CreditStrategy(terminal.weights, terminal.credits),
 }

@@ -64,10 +64,31 @@ class Parts:
 
     def check_together(self) -> None:
         """ValueError where sections that are each right don't go together."""
-        if self.algo.needs_rewards and self.credit.apply_to != "reward":
+        self.credit.check_placement(pooled=self.baseline.pooled)
+        if self.algo.needs_rewards:
+            self._check_credited_rewards()
+
+    def _check_credited_rewards(self) -> None:
+        """What an advantage that the learner makes from credited rewards asks of the credit."""
+        advantage, credit = self.algo.advantage, self.credit
+        if credit.apply_to != "reward":
+            mend = "credit=terminal" if self.algo.has_critic else "credit.apply_to=reward"
             raise ValueError(
-                f"algo.advantage={self.algo.advantage} makes advantages from credited rewards, but "
-                f"credit.apply_to={self.credit.apply_to} hands out weights: set credit.apply_to=reward"
+                f"algo.advantage={advantage} makes advantages from credited rewards, but "
+                f"credit.apply_to={credit.apply_to} hands out weights: set {mend}"
+            )
+        if self.algo.has_critic and credit.unbalanced is not None and not credit.allow_double_count:
+            raise ValueError(
+                f"algo.advantage={advantage} adds credited rewards up along a rollout, but with {credit.unbalanced} "
+                "they don't add up to the rollout's reward (credit.normalize=mean would tell the first of K calls that "
+                "the rollout earned K times as much): set credit=terminal, or a strategy with credit.normalize=sum and "
+                "no floor, or credit.allow_double_count=true to run this as an ablation"
+            )
+        if not self.algo.has_critic and credit.strategy == "terminal":
+            raise ValueError(
+                f"algo.advantage={advantage} takes returns within each call, but credit.strategy=terminal rewards a "
+                "rollout's last call only, so that the others would learn nothing: set credit.strategy=uniform, or "
+                "algo.advantage=turn_gae"
             )
 
     def complete(self, study: Study) -> Study:

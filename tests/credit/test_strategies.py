@@ -124,11 +124,13 @@ def test_gamma_one_is_uniform(count: int, total: float, reward: float, normalize
     st.integers(1, 40),
     st.floats(0.05, 1.0),
     st.floats(-2, 2),
-    st.sampled_from(["uniform", "exponential", "dynamic", "return"]),
+    st.sampled_from(["uniform", "exponential", "dynamic", "return", "terminal"]),
 )
 def test_sums_and_means(count: int, gamma: float, total: float, strategy: Any) -> None:
     split = assign(trajectory(count), total, CreditConfig(strategy=strategy, gamma=gamma, normalize="sum"))
     assert split.credits.sum() == pytest.approx(total, abs=1e-12)
+    if strategy == "terminal":  # whatever the normalisation
+        return
     mean = assign(trajectory(count), total, CreditConfig(strategy=strategy, gamma=gamma, normalize="mean"))
     assert mean.weights.mean() == pytest.approx(1.0)
 
@@ -192,7 +194,30 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
         CreditConfig(strategy="return", direction="from_start")
 
 
-@pytest.mark.parametrize("name", ["identical", "uniform", "exponential", "dynamic", "return"])
+def test_terminal_leaves_every_reward_where_it_came() -> None:
+    one = trajectory(agents=["write", "check", "write", "check"], rewards=[0.1, 0.2, 0.4, 0.8])
+    for normalize in ("none", "mean", "sum"):
+        given = assign(one, 1.0, CreditConfig(strategy="terminal", normalize=normalize))  # type: ignore[arg-type]
+        np.testing.assert_allclose(given.credits, [0.1, 0.2, 0.4, 1.8])
+    selected = assign(one, 1.0, CreditConfig(strategy="terminal", component="write"))
+    np.testing.assert_allclose(selected.credits, [0.3, 0.0, 2.2, 0.0])
+    assert selected.weights.tolist() == [0, 0, 1, 0]
+
+
+ALL = st.sampled_from(["identical", "uniform", "exponential", "dynamic", "return", "terminal"])
+
+
+@given(ALL, st.sampled_from(["none", "mean", "sum"]), st.lists(st.floats(-1, 1), min_size=2, max_size=15))
+def test_balanced_is_what_adds_up(strategy: Any, normalize: Any, rewards: list[float]) -> None:
+    config = CreditConfig(strategy=strategy, normalize=normalize, gamma=0.7)
+    if config.unbalanced is None:
+        credits = assign(trajectory(len(rewards), rewards=rewards), 1.0, config).credits
+        assert credits.sum() == pytest.approx(1.0 + sum(rewards))
+    elif strategy != "return":  # normalised, it adds up until something is reported on the way
+        assert assign(trajectory(len(rewards)), 1.0, config).credits.sum() != pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["identical", "uniform", "exponential", "dynamic", "return", "terminal"])
 def test_shipped_configurations_load(name: str) -> None:
     text = (ROOT / f"conf/credit/{name}.yaml").read_text()
     assert text.startswith("# ")

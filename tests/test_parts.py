@@ -1,0 +1,66 @@
+"""What a run's sections ask of one another, before anything is started."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lightning_jax.credit import score_transitions
+from lightning_jax.run.parts import Parts, read_parts
+from tests.credit.samples import scored, trajectory
+from tests.e2e.toy import config
+
+
+def parts(*overrides: str) -> Parts:
+    found = read_parts(config(*overrides))
+    found.check_together()
+    return found
+
+
+@pytest.mark.parametrize("advantage", ["turn_gae", "token_gae"])
+@pytest.mark.parametrize(
+    ("overrides", "setting"),
+    [
+        (("credit=uniform",), "credit.normalize=mean"),
+        (("credit=exponential", "credit.normalize=none"), "credit.normalize=none"),
+        (("credit=identical", "credit.normalize=sum"), "credit.strategy=identical"),
+        (("credit=return", "credit.normalize=sum"), "credit.strategy=return"),
+        (("credit=uniform", "credit.normalize=sum", "credit.min_reward=-0.2"), "credit.min_reward=-0.2"),
+        (
+            ("credit.component=a", "+credit.component_order=weight_then_mask"),
+            "credit.component_order=weight_then_mask",
+        ),
+    ],
+)
+def test_a_critic_refuses_rewards_that_do_not_add_up(advantage: str, overrides: tuple[str, ...], setting: str) -> None:
+    words = ("algo=ppo", f"algo.advantage={advantage}", "credit.apply_to=reward", *overrides)
+    with pytest.raises(ValueError, match=rf"algo.advantage={advantage} .* {setting} .* set credit=terminal"):
+        parts(*words)
+    assert parts(*words, "+credit.allow_double_count=true").credit.allow_double_count
+
+
+def test_ppo_selects_a_credit_that_fits() -> None:
+    chosen = parts("algo=ppo")
+    assert (chosen.credit.strategy, chosen.credit.apply_to) == ("terminal", "reward")
+    split = parts("algo=ppo", "credit=exponential", "credit.apply_to=reward", "credit.normalize=sum")
+    for found in (chosen, split):
+        one = trajectory(4, rewards=[0.0, 0.5, 0.0, 0.0])
+        transitions, _ = score_transitions([one], [scored(1.0)], found.credit, found.baseline)
+        assert sum(t.credit for t in transitions) == pytest.approx(1.5)  # the first call's return, γ = 1
+    with pytest.raises(ValueError, match=r"apply_to=advantage hands out weights: set credit=terminal"):
+        parts("algo=ppo", "credit=exponential")
+
+
+def test_returns_within_calls_take_any_split_but_a_terminal_one() -> None:
+    """REINFORCE++ adds nothing up along a rollout: each call is an episode of its own credited reward."""
+    for strategy in ("uniform", "identical", "return"):
+        parts("algo=reinforce_pp", f"credit={strategy}", "credit.apply_to=reward")
+    with pytest.raises(ValueError, match=r"advantage=return .* credit.strategy=terminal .*credit.strategy=uniform"):
+        parts("algo=reinforce_pp", "credit=terminal")
+
+
+@pytest.mark.parametrize("words", [("credit.apply_to=reward",), ("credit=terminal",)])
+def test_credited_rewards_and_group_baselines_are_refused_at_the_start(words: Any) -> None:
+    with pytest.raises(ValueError, match="allow_pooled: true"):
+        parts(*words)

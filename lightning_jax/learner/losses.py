@@ -113,10 +113,12 @@ KL_ESTIMATORS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {"k1": _
 
 
 def kl_term(logp: jax.Array, ref_logp: jax.Array, ratio: jax.Array, estimator: str, bias_correction: bool) -> jax.Array:
-    """KL per token.
+    """KL per token, d = logp - ref_logp and r = π_θ/π_old.
 
-    With bias_correction the estimate is times the ratio r (with its gradient), which makes the gradient of k3 the
-    unbiased reverse-KL gradient r·d, off-policy too.
+    With bias_correction the gradient is the unbiased reverse-KL gradient r·d, off-policy too: r·k3 has it exactly,
+    r·k1 up to the noise r·∇logp of mean 0, and k2, whose own gradient is d already, needs r without its gradient.
     """
     value = KL_ESTIMATORS[estimator](logp, ref_logp)
-    return ratio * value if bias_correction else value
+    if not bias_correction:
+        return value
+    return (jax.lax.stop_gradient(ratio) if estimator == "k2" else ratio) * value

@@ -47,7 +47,7 @@ def token_logprobs(
             "bnd,vd->bnv",
             h,
             weight,
-            preferred_element_type=jnp.float32,
+            preferred_element_type=jnp.promote_types(h.dtype, jnp.float32),
             out_sharding=out_spec(rules, "batch", None, "vocab"),
         )
         z = z / t[..., None]

@@ -90,10 +90,10 @@ class Preparer:
         metrics: dict[str, float] = {}
         weights = [micro.entry_weight for micro in micros]
         if algo.reject is not None:
-            rejected = _rejected(work, logp, algo.reject)
-            metrics["learner/rejected_fraction"] = float(rejected.sum()) / max(1, int(trained.sum()))
-            trained &= ~rejected
-            weights = _weights_without(work, rejected, algo)
+            strays = rejected(work, logp, algo.reject)
+            metrics["learner/rejected_fraction"] = float(strays.sum()) / max(1, int(trained.sum()))
+            trained &= ~strays
+            weights = _weights_without(work, strays, algo)
             for extra, weight in zip(extras, weights, strict=True):
                 extra["entry_weight"] = put(weight, self.rows)
         if algo.rewrites_advantages:
@@ -121,7 +121,7 @@ class Preparer:
         return place * micro.entry_first if self.algo.advantage == "turn_gae" else place
 
 
-def _rejected(work: Plan, logp: list[NDArray[np.float64]], band: tuple[float, float]) -> NDArray[np.bool_]:
+def rejected(work: Plan, logp: list[NDArray[np.float64]], band: tuple[float, float]) -> NDArray[np.bool_]:
     """bool[K]: laid-out transitions whose geometric mean of π_old/μ lies outside the band."""
     result = np.zeros(len(logp), np.bool_)
     for k, (scored, values) in enumerate(zip(work.transitions, logp, strict=True)):

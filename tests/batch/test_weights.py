@@ -50,6 +50,19 @@ def test_aggregations_of_verl(variant: str) -> None:
     assert checked == 5
 
 
+def test_micro_batches_under_global_counts_add_up_to_the_whole() -> None:
+    """Weights are handed out once for all six rows; rows 0-2 and 3-5 give the two recorded parts."""
+    golden = json.loads((GOLDEN / "agg_loss.json").read_text())
+    loss, mask = np.array(golden["loss_mat"]), np.array(golden["mask_normal"])
+    cases = [case for case in golden["cases"] if case["variant"].startswith("micro_batches")]
+    assert len(cases) == 3
+    for case in cases:
+        weights = token_weights(rows(mask), NAMES[case["mode"]][0])
+        parts = [weighted_sum(loss[part], mask[part], weights[part]) for part in (slice(0, 3), slice(3, 6))]
+        np.testing.assert_allclose(parts, case["parts"], rtol=1e-6)
+        assert sum(parts) == pytest.approx(case["value"], rel=1e-6)
+
+
 def test_per_rollout_mean_ignores_how_often_a_rollout_called() -> None:
     """One call of 6 tokens and three calls of 2 weigh the same, token for token."""
     one = [transition([1], [1] * 6, rollout="a")]

@@ -14,6 +14,7 @@ from lightning_jax.types import ScoredTransition
 from tests.credit.samples import scored, trajectory
 
 CASES = json.loads((Path(__file__).parents[1] / "golden/credit_strategies.json").read_text())["cases"]
+ROLLOUT_LEVEL = json.loads((Path(__file__).parents[1] / "golden/agl_rollout_level.json").read_text())
 (PLACEMENT,) = [case for case in CASES if case["what"] == "placement"]
 
 
@@ -45,19 +46,22 @@ def test_placement_of_the_weights(expected: str, settings: dict[str, Any]) -> No
         np.testing.assert_allclose(found[name], values, atol=1e-12)
 
 
-def test_uniform_is_the_rollout_level_advantage() -> None:
-    # Agent Lightning 1.0's rollout-level advantage on four rollouts of 1, 3, 1, 2 calls and a second task of two.
-    calls, rewards = {"r0": 1, "r1": 3, "r2": 1, "r3": 2, "u0": 1, "u1": 1}, [1, 0, 0, 1, 0.2, 0.8]
-    trajectories = [trajectory(n, rollout_id=name, task_id=name[0]) for name, n in calls.items()]
-    transitions, _ = score_transitions(
-        trajectories, [scored(r) for r in rewards], CreditConfig(), BaselineConfig(std_level="group")
-    )
-    signs = {"r0": 1, "r1": -1, "r2": -1, "r3": 1}
-    expected = {name: [sign * 0.8660239037870368] * calls[name] for name, sign in signs.items()}
-    expected |= {"u0": [-0.7071051145238092], "u1": [0.7071051145238092]}
-    found = advantages(transitions)
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-9)
+@pytest.mark.parametrize("case", ROLLOUT_LEVEL["cases"], ids=lambda case: f"std-{case['norm_by_std']}")
+def test_uniform_is_the_rollout_level_advantage(case: dict[str, Any]) -> None:
+    """Agent Lightning 1.0's, on four rollouts of 1, 3, 1, 2 calls and a second task of two: one row is one call."""
+    names, tasks, rewards = (ROLLOUT_LEVEL[key] for key in ("rollout_id", "uid", "reward"))
+    trajectories, scores = [], []
+    for name in dict.fromkeys(names):
+        rows = [i for i, other in enumerate(names) if other == name]
+        trajectories.append(trajectory(len(rows), rollout_id=name, task_id=tasks[rows[0]]))
+        scores.append(scored(rewards[rows[0]]))
+    baseline = BaselineConfig(std_level="group" if case["norm_by_std"] else "none")
+    transitions, _ = score_transitions(trajectories, scores, CreditConfig(), baseline)
+    assert [t.rollout_id for t in transitions] == names
+    found = [t.advantage for t in transitions]
+    np.testing.assert_allclose(found, case["rollout_level_advantage"], rtol=1e-9)
+    rows_pooled = np.array(case["row_level_advantage_for_contrast"])
+    assert np.abs(rows_pooled - found)[:7].min() > 0.05  # what pooling the calls would have given
 
 
 def test_invalid_scores_are_left_out_and_masked() -> None:

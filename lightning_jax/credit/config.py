@@ -52,7 +52,7 @@ class CreditConfig:
     normalize: Normalize = "mean"  # none: w = u; mean: weights average 1; sum: weights add up to 1
     direction: Direction = "from_end"  # the last transition weighs most; from_start: the first
     dynamic: DynamicGamma = field(default_factory=DynamicGamma)
-    min_reward: float | None = None  # floor of a credited reward c_k; meant for normalize: sum
+    min_reward: float | None = None  # floor of a credited reward c_k; apply_to: reward only, meant for normalize: sum
     agent_weight: Mapping[str, float] = field(default_factory=dict)  # agent name or regex -> factor on the advantage
     rescale_agent_weight: bool = False  # rescale the factors of a trajectory's selected transitions to mean 1
     component: str | None = None  # regex an agent's whole name must match to be trained; None: all are
@@ -77,6 +77,11 @@ class CreditConfig:
             )
         if self.min_reward is not None:
             number(self.min_reward, "credit.min_reward")
+            if self.apply_to == "advantage":
+                raise ValueError(
+                    f"credit.min_reward: {self.min_reward} is a floor of credited rewards, but apply_to: advantage "
+                    "hands out weights and no rewards: set apply_to: reward, or min_reward: null"
+                )
         for pattern, factor in self.agent_weight.items():
             _check_pattern(pattern, "credit.agent_weight")
             number(factor, f"credit.agent_weight of {pattern!r}")

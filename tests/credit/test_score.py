@@ -82,6 +82,16 @@ def test_credited_rewards_without_a_baseline_are_returns() -> None:
     assert figures["credit/ignored_step_rewards"] == 0.0
 
 
+def test_the_floor_acts_on_credited_rewards_and_is_counted() -> None:
+    """R = -1 over three calls with one of reward 1: -1/3 is raised to -.2, 2/3 is not."""
+    credit = CreditConfig(normalize="sum", apply_to="reward", min_reward=-0.2)
+    trajectories = [trajectory(3, rewards=[0.0, 1.0, 0.0]), trajectory(1, rollout_id="o")]
+    transitions, figures = score_transitions(trajectories, [scored(-1.0), scored(1.0)], credit, None)
+    np.testing.assert_allclose([t.credit for t in transitions], [-0.2, 2 / 3, -0.2, 1.0])
+    np.testing.assert_allclose([t.advantage for t in transitions], [-0.2, 2 / 3, -0.2, 1.0])
+    assert figures["credit/clipped"] == pytest.approx(1 / 3)  # mean over rollouts of 2/3 and 0
+
+
 def test_step_rewards_that_a_setting_ignores_are_counted() -> None:
     _, figures = score_transitions([trajectory(2, rewards=[0.0, 1.0])], [scored(1.0)], CreditConfig(), BaselineConfig())
     assert figures["credit/ignored_step_rewards"] == 1.0

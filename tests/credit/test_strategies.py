@@ -51,7 +51,13 @@ def test_credited_rewards_with_intermediate_ones(case: dict[str, Any]) -> None:
     strategy = "exponential" if mode == "allocate" else mode
     for floor, expected in ((None, case["credit"]), (-0.2, case["credit_after_min_reward_clip"])):
         config = CreditConfig.from_mapping(
-            {"strategy": strategy, "gamma": case["gamma"], "normalize": normalize or "none", "min_reward": floor}
+            {
+                "strategy": strategy,
+                "gamma": case["gamma"],
+                "normalize": normalize or "none",
+                "min_reward": floor,
+                "apply_to": "reward",
+            }
         )
         given = assign(trajectory(5, rewards=case["intermediate"]), case["final_reward"], config)
         np.testing.assert_allclose(given.credits, expected, rtol=1e-12)
@@ -59,7 +65,9 @@ def test_credited_rewards_with_intermediate_ones(case: dict[str, Any]) -> None:
 
 def test_floor_and_its_count() -> None:
     for case in cases("negative_final"):
-        config = CreditConfig(strategy="exponential", gamma=0.85, normalize=case["normalize"], min_reward=-0.2)
+        config = CreditConfig(
+            strategy="exponential", gamma=0.85, normalize=case["normalize"], min_reward=-0.2, apply_to="reward"
+        )
         given = assign(trajectory(5), case["final_reward"], config)
         np.testing.assert_allclose(given.credits, case["credit_after_min_reward_clip"], rtol=1e-12)
         assert given.clipped == np.mean(np.array(case["credit"]) < -0.2)
@@ -176,7 +184,7 @@ def test_dynamic_over_training_falls_with_progress() -> None:
 def test_weight_zero_agent_is_masked() -> None:
     given = assign(trajectory(agents=["plan", "exec"]), 1.0, CreditConfig(agent_weight={"plan": 0.0}))
     assert given.loss_weights.tolist() == [0.0, 1.0]
-    nobody = assign(trajectory(agents=["plan"]), 1.0, CreditConfig(component="exec", min_reward=-0.2))
+    nobody = assign(trajectory(agents=["plan"]), 1.0, CreditConfig(component="exec", min_reward=-0.2, apply_to="reward"))
     assert nobody.loss_weights.tolist() == nobody.weights.tolist() == [0.0]
 
 
@@ -190,6 +198,8 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
     for bad in ({"gamma": 0.0}, {"gamma": 1.5}, {"gamma": "0.9"}, {"component": "("}, {"agent_weight": {"a": None}}):
         with pytest.raises(ValueError, match="credit"):
             CreditConfig.from_mapping(bad)
+    with pytest.raises(ValueError, match=r"min_reward: -0.2 is a floor .* apply_to: advantage .* set apply_to: reward"):
+        CreditConfig(min_reward=-0.2)
     with pytest.raises(ValueError, match="from the end only"):
         CreditConfig(strategy="return", direction="from_start")
 

@@ -37,7 +37,7 @@ class BaselineConfig:
     ddof: int = 1  # 1: unbiased variance, 0: biased
     eps: float = 1e-6  # added to the standard deviation
     rloo: bool = False  # scale by G/(G-1): leave-one-out. Needs mean_level: group, std_level: none
-    zero_variance_of: ZeroVarianceOf = "total"  # outcome: groups whose exact metric is constant get 0 despite shaping
+    zero_variance_of: ZeroVarianceOf = "total"  # outcome: also groups whose exact metric is constant, despite shaping
 
     def __post_init__(self) -> None:
         check_name(self.mean_level, get_args(Level), "baseline.mean_level")
@@ -47,6 +47,11 @@ class BaselineConfig:
             raise ValueError(f"baseline.ddof must be 0 or 1, got {self.ddof!r}")
         if number(self.eps, "baseline.eps") < 0:
             raise ValueError(f"baseline.eps must be >= 0, got {self.eps}")
+        if self.mean_level == "none" and self.zero_variance_of == "outcome":
+            raise ValueError(
+                "baseline.zero_variance_of: outcome with mean_level: none compares no outcomes; set mean_level: group or "
+                "batch, or zero_variance_of: total"
+            )
         if self.mean_level == "none" and self.std_level != "none":
             raise ValueError(
                 f"baseline.std_level: {self.std_level} without a mean divides uncentred rewards; set mean_level too"
@@ -143,10 +148,12 @@ def _advantages(
     values = totals[rows]
     if config.mean_level == "none":
         return values
-    equal = group.constant_outcome if config.zero_variance_of == "outcome" else group.zero_variance
+    if config.zero_variance_of == "outcome" and group.constant_outcome:
+        return np.zeros(values.shape)
+    if config.pooled and (group.zero_variance or len(rows) < 2):
+        return np.zeros(values.shape)
     compared = rows if config.mean_level == "group" else np.flatnonzero(mask)
-    needs_group = "group" in (config.mean_level, config.std_level)
-    if _equal(totals[compared]) or (needs_group and (equal or len(rows) < 2)):
+    if _equal(totals[compared]):
         return np.zeros(values.shape)
     centred = values - totals[compared].mean()
     if config.rloo:

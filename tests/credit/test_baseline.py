@@ -115,10 +115,34 @@ def test_batch_levels_by_hand() -> None:
     np.testing.assert_array_equal(raw, rewards)
 
 
+OUTCOME_LEVELS = [
+    BaselineConfig(m, s, zero_variance_of="outcome")  # type: ignore[arg-type]
+    for m in ("group", "batch")
+    for s in ("none", "group", "batch")
+]
+
+
+@pytest.mark.parametrize("config", OUTCOME_LEVELS, ids=lambda c: f"{c.mean_level}-{c.std_level}")
+def test_outcomes_decide_at_every_level(config: BaselineConfig) -> None:
+    """Group a failed throughout however it was shaped; b got equal totals for unequal outcomes; c is mixed."""
+    rewards, keys = [0.4, 0.0, 0.5, 0.5, 1.0, 0.0], list("aabbcc")
+    outcomes = [0.0, 0.0, 1.0, 0.0, 1.0, 0.0]
+    found = group_advantages(rewards, keys, config, outcomes=outcomes).advantages
+    np.testing.assert_array_equal(found[:2], 0.0)
+    assert np.abs(found).max() < 2.0  # nothing was divided by eps
+    if config.pooled:
+        np.testing.assert_array_equal(found[2:4], 0.0)
+    else:
+        spread = 1.0 if config.std_level == "none" else np.std(rewards, ddof=1)
+        np.testing.assert_allclose(found[2:4], 0.1 / spread, rtol=1e-5)
+    assert found[4] > 0 > found[5]
+
+
 def test_contradictory_settings_are_refused() -> None:
     for bad, words in (
         ({"mean_level": "none", "std_level": "group"}, "set mean_level too"),
         ({"rloo": True, "std_level": "group"}, "rloo needs"),
+        ({"mean_level": "none", "zero_variance_of": "outcome"}, "compares no outcomes; set mean_level"),
         ({"ddof": 2}, "ddof must be 0 or 1"),
         ({"std_levl": "group"}, "did you mean 'std_level'"),
         ({"mean_level": "groups"}, "did you mean 'group'"),

@@ -46,7 +46,7 @@ class AlgoConfig:
     reject: Band | None = None  # [low, high]: transitions whose geometric mean of π_old/μ lies outside are left out
     mask_truncated: bool = False  # leave out transitions that were cut at the token limit (overlong filtering)
     entropy_coef: float = 0.0
-    kl_coef: float = 0.0  # 0: no reference policy is kept
+    kl_coef: float = 0.0  # 0: no reference policy is kept, unless kl_allow_enable
     kl_in: str = "loss"  # loss | reward: subtracted from the rewards as k1; not with advantage "credit"
     kl_estimator: str = "k3"  # of kl_in=loss
     kl_bias_correction: bool = True
@@ -54,7 +54,8 @@ class AlgoConfig:
     kl_target: float = 0.1  # nat per token
     kl_horizon: float = 10_000.0  # adaptive: rollouts over which a full error changes the coefficient by 20%
     kl_max: float = 0.3  # guard: largest coefficient
-    kl_blowup: float = 0.5  # guard: mean KL of three updates that makes it fire, nat per token
+    kl_blowup: float | None = None  # guard: fires above this mean KL of three updates, nat per token; None: 3·kl_target
+    kl_allow_enable: bool = False  # guard: watch the KL at kl_coef 0 too, and begin the term with kl_max
     gamma: float = 1.0  # per transition with turn_gae, per token otherwise
     lam: float = 0.95
     critic: str = "shared"  # with turn_gae, token_gae: head on the policy's trunk | separate model, begun as its copy
@@ -119,10 +120,25 @@ class AlgoConfig:
                 raise ValueError(f"{name}={band} must be two ratios [low, high] with 0 <= low < high")
 
     def _check_kl(self) -> None:
-        if self.kl_coef < 0 or (self.kl_coef == 0 and self.kl_control != "fixed"):
+        if self.kl_allow_enable and self.kl_control != "guard":
+            raise ValueError(
+                f"kl_allow_enable=True with kl_control={self.kl_control!r}: only the guard can begin a KL term; set "
+                "kl_control=guard, or kl_allow_enable=false"
+            )
+        if self.kl_coef < 0 or (self.kl_coef == 0 and self.kl_control != "fixed" and not self.kl_allow_enable):
             raise ValueError(
                 f"kl_control={self.kl_control!r} with kl_coef={self.kl_coef}: a controller needs a positive "
-                "coefficient to start from, because the reference policy is kept only then"
+                "coefficient to start from, because the reference policy is kept only then (the guard can do with 0 "
+                "where kl_allow_enable=true keeps it all the same)"
+            )
+        if self.kl_control == "guard" and self.kl_coef > self.kl_max:
+            raise ValueError(
+                f"kl_coef={self.kl_coef} is above kl_max={self.kl_max}: the guard would lower it when the KL explodes; "
+                "raise kl_max or lower kl_coef"
+            )
+        if self.kl_target <= 0 or self.kl_horizon <= 0 or self.blowup <= 0:
+            raise ValueError(
+                f"kl_target={self.kl_target}, kl_horizon={self.kl_horizon} and kl_blowup={self.blowup} must be positive"
             )
         if self.kl_in == "reward" and self.advantage == "credit":
             raise ValueError(
@@ -149,7 +165,12 @@ class AlgoConfig:
     @property
     def reference(self) -> bool:
         """Whether a reference policy is kept."""
-        return self.kl_coef > 0
+        return self.kl_coef > 0 or self.kl_allow_enable
+
+    @property
+    def blowup(self) -> float:
+        """Mean KL of the last updates, nat per token, above which the guard fires."""
+        return 3.0 * self.kl_target if self.kl_blowup is None else self.kl_blowup
 
     @property
     def has_critic(self) -> bool:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lightning_jax.batch import BatchConfig, Plan, empty_micro_batch, plan, shapes
 from lightning_jax.learner.config import AlgoConfig
-from lightning_jax.learner.kl_control import KlMemory, next_coefficient
+from lightning_jax.learner.kl_control import WINDOW, KlMemory, next_coefficient
 from lightning_jax.learner.objective import Batch, Setting
 from lightning_jax.learner.optimizer import OptimizerConfig, optimizer
 from lightning_jax.learner.placement import fetch, put
@@ -138,7 +138,10 @@ class Learner:
             if algo.has_critic:
                 metrics["learner/policy_frozen"] = float(frozen)
             if algo.reference:
-                state, metrics = self._control_kl(state, metrics, work.stats.rollouts)
+                measured = totals.get("sum/tokens", 0.0) > 0
+                kl = metrics["learner/kl_nat"] if measured else math.nan
+                state, memory, after = self._control_kl(state, kl, work.stats.rollouts)
+                metrics |= {"learner/kl_coef": memory.coef, "learner/kl_guard_fired": float(after.fired)}
         self._check_compiled(work)
         return state, metrics
 
@@ -199,21 +202,19 @@ class Learner:
         values = {"policy_scale": policy_scale, "kl_coef": self._kl_coef(state)}
         return {name: put(np.float32(value), whole) for name, value in values.items()}
 
-    def _control_kl(
-        self, state: TrainState, metrics: dict[str, float], rollouts: int
-    ) -> tuple[TrainState, dict[str, float]]:
-        """Let the controller choose the next update's coefficient."""
-        kl = jax.device_get(state["kl"])
-        memory = KlMemory(float(kl["coef"]), tuple(float(x) for x in kl["recent"]), int(kl["hold"]))
-        after = next_coefficient(memory, metrics.get("learner/kl_nat", 0.0), rollouts, self.algo)
+    def _control_kl(self, state: TrainState, kl: float, rollouts: int) -> tuple[TrainState, KlMemory, KlMemory]:
+        """Let the controller choose the next coefficient; its memory before and after. kl NaN: none was measured."""
+        saved = jax.device_get(state["kl"])
+        recent = tuple(float(x) for x in saved["recent"] if not math.isnan(x))
+        memory = KlMemory(float(saved["coef"]), recent, int(saved["hold"]))
+        after = next_coefficient(memory, kl, rollouts, self.algo)
         sharding = state["kl"]["coef"].sharding
         new = {
             "coef": np.float32(after.coef),
-            "recent": np.asarray(after.recent, np.float32),
+            "recent": np.array([math.nan] * (WINDOW - len(after.recent)) + [*after.recent], np.float32),
             "hold": np.int32(after.hold),
         }
-        metrics = {**metrics, "learner/kl_coef": memory.coef, "learner/kl_guard_fired": float(after.fired)}
-        return {**state, "kl": {name: put(value, sharding) for name, value in new.items()}}, metrics
+        return {**state, "kl": {name: put(value, sharding) for name, value in new.items()}}, memory, after
 
     def _check_compiled(self, work: Plan) -> None:
         if self._warm is not None and self.compiled > self._warm:

@@ -6,7 +6,7 @@ step         i32[], optimiser steps
 updates      i32[], calls of update: seeds the mini-batches, ends the critic's warm-up
 key          u32[2], key data of the run's randomness
 reference    frozen copy of the first model, only with a KL term and without adapters
-kl           coefficient and memory of its controller, only with a KL term
+kl           coefficient and memory of its controller (NaN: no update yet), only with a KL term
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from lightning_jax.learner.config import AlgoConfig
+from lightning_jax.learner.kl_control import WINDOW
 from lightning_jax.learner.placement import put
 from lightning_jax.learner.trainable import ADDED, split
 from lightning_jax.learner.value import critic_parameters, value_parameters
@@ -29,7 +30,6 @@ from lightning_jax.model.sharding import ShardingRules, named
 from lightning_jax.model.transformer import ParameterInfo, Params, parameters
 
 TrainState = dict[str, Any]
-KL_MEMORY = 3  # updates whose mean KL the guard looks at
 
 
 def abstract_params(model: ModelConfig, algo: AlgoConfig) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def init_state(
             state["reference"] = copied(model_of(placed))
         state["kl"] = {
             "coef": put(np.float32(algo.kl_coef), whole),
-            "recent": put(np.zeros(KL_MEMORY, np.float32), whole),
+            "recent": put(np.full(WINDOW, np.nan, np.float32), whole),
             "hold": put(np.zeros((), np.int32), whole),
         }
     return state

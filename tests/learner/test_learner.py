@@ -20,6 +20,9 @@ from tests.batch.examples import agent_calls, transition
 from tests.learner.small import BATCH, MODEL, learner, params
 
 
+ONE_SHAPE = replace(BATCH, short_rows=False)
+
+
 def test_on_policy_update_and_supervised_learning() -> None:
     """Ratio exactly 1, params stay valid, and cross-entropy learns a map of 8 words in seconds."""
     small = learner(learning_rate=1e-2, aggregation="token-mean")
@@ -202,7 +205,7 @@ def test_nothing_to_learn_and_bad_gradients_leave_the_parameters_alone() -> None
 
 def test_kl_guard_raises_holds_and_decays() -> None:
     config = AlgoConfig(kl_coef=0.1, kl_control="guard", kl_blowup=0.5, kl_max=0.3)
-    memory = KlMemory(0.1, (0.0, 0.0, 0.0), 0)
+    memory = KlMemory(0.1, (), 0)
     trace = []
     for kl in [0.1, 0.1, 2.0] + [0.0] * 13:
         memory = next_coefficient(memory, kl, 8, config)
@@ -210,6 +213,52 @@ def test_kl_guard_raises_holds_and_decays() -> None:
     assert trace[:3] == [(0.1, False), (0.1, False), (0.3, True)]
     assert trace[3:13] == [(0.3, False)] * 10
     assert [c for c, _ in trace[13:]] == [0.27, 0.243, 0.2187]
+
+
+def test_the_guard_averages_what_was_measured_and_nothing_else() -> None:
+    config = AlgoConfig(kl_coef=0.1, kl_control="guard", kl_target=0.2)
+    assert config.blowup == pytest.approx(0.6)  # 3 · target where nothing is given
+    first = next_coefficient(KlMemory(0.1, (), 0), 1.0, 8, config)
+    assert first.fired  # not a third of it
+    assert first.recent == (1.0,)
+    nothing = next_coefficient(first, float("nan"), 8, config)
+    assert nothing == KlMemory(first.coef, (1.0,), first.hold)
+    adaptive = AlgoConfig(kl_coef=0.1, kl_control="adaptive")
+    assert next_coefficient(KlMemory(0.1, (), 0), float("nan"), 8, adaptive).coef == 0.1
+
+
+def test_the_guard_can_begin_a_kl_term() -> None:
+    config = AlgoConfig(kl_control="guard", kl_allow_enable=True, kl_blowup=0.5, kl_max=0.3)
+    assert config.reference
+    memory, trace = KlMemory(0.0, (), 0), []
+    for kl in [0.1, 5.0] + [0.0] * 12 + [5.0]:
+        memory = next_coefficient(memory, kl, 8, config)
+        trace.append(memory.coef)
+    assert trace[:12] == [0.0] + [0.3] * 11
+    assert trace[12:14] == pytest.approx([0.27, 0.243])
+    assert trace[14] == 0.3
+    small = learner(ONE_SHAPE, kl_control="guard", kl_allow_enable=True, kl_blowup=1e-9, learning_rate=1e-2)
+    state = small.init(params())
+    for seed in range(2):  # the first update starts at the reference: its KL is 0
+        state, metrics = small.update(state, agent_calls(seed))
+        assert metrics["learner/kl_coef"] == 0.0
+    assert metrics["learner/kl_guard_fired"] == 1.0
+    assert float(state["kl"]["coef"]) == np.float32(0.3)
+
+
+def test_an_update_without_tokens_tells_the_controller_nothing() -> None:
+    small = learner(ONE_SHAPE, kl_coef=0.1, kl_control="adaptive", mask_truncated=True, reject=(0.5, 2.0))
+    state = small.init(params())
+    before = jax.device_get(state["kl"])
+    cut = [replace(s, transition=replace(s.transition, finish_reason="length")) for s in agent_calls(0)]
+    far = [replace(s, transition=replace(s.transition, rollout_logps=s.transition.rollout_logps - 9)) for s in cut]
+    far = [replace(s, transition=replace(s.transition, finish_reason="stop")) for s in far]
+    for calls in (cut, far):  # nothing laid out; everything rejected
+        state, metrics = small.update(state, calls)
+        assert metrics["learner/kl_coef"] == np.float32(0.1)
+        jax.tree.map(np.testing.assert_array_equal, before, jax.device_get(state["kl"]))
+    state, _ = small.update(state, agent_calls(0))
+    assert float(state["kl"]["coef"]) < before["coef"]
 
 
 def test_schedules() -> None:
@@ -225,6 +274,12 @@ def test_config_errors_name_values_and_mend() -> None:
     assert AlgoConfig.from_mapping({"name": "x", "eps_low": 0.0, "baseline": {}}).eps_low == 0.0
     with pytest.raises(ValueError, match=r"kl_control='guard' with kl_coef=0.0"):
         AlgoConfig(kl_control="guard")
+    with pytest.raises(ValueError, match=r"kl_coef=0.4 is above kl_max=0.3"):
+        AlgoConfig(kl_control="guard", kl_coef=0.4)
+    with pytest.raises(ValueError, match=r"kl_allow_enable=True with kl_control='adaptive'"):
+        AlgoConfig(kl_control="adaptive", kl_coef=0.4, kl_allow_enable=True)
+    with pytest.raises(ValueError, match=r"kl_target=0.0, .* must be positive"):
+        AlgoConfig(kl_control="adaptive", kl_coef=0.4, kl_target=0.0)
     with pytest.raises(ValueError, match="total_steps=0 above"):
         OptimizerConfig(schedule="cosine")
     with pytest.raises(ValueError, match=r"tis=2.0 and icepop=\(0.5, 2.0\)"):

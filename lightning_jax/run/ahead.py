@@ -10,19 +10,20 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
+from lightning_jax.run.draws import Drawn
 from lightning_jax.types import Trajectory
 
-Sample = Callable[[int], Sequence[Trajectory]]
+Sample = Callable[[int], Drawn]
 
 
 class RolloutsAhead:
     """Samples one step at a time, in the caller's thread or in one of its own. A context manager."""
 
     def __init__(self, sample: Sample) -> None:
-        """sample: step (0-based) → its trajectories, by the weights served at the time."""
+        """sample: step (0-based) → its rollouts, by the weights served at the time."""
         self._sample = sample
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="rollouts-ahead")
-        self._begun: dict[int, Future[Sequence[Trajectory]]] = {}
+        self._begun: dict[int, Future[Drawn]] = {}
 
     def begin(self, step: int) -> None:
         """Start sampling `step` now; `take` will find it."""
@@ -33,8 +34,8 @@ class RolloutsAhead:
         for future in self._begun.values():
             future.result()
 
-    def take(self, step: int) -> Sequence[Trajectory]:
-        """The trajectories of `step`: those begun before, else sampled now."""
+    def take(self, step: int) -> Drawn:
+        """The rollouts of `step`: those begun before, else sampled now."""
         begun = self._begun.pop(step, None)
         return begun.result() if begun is not None else self._sample(step)
 

@@ -12,6 +12,8 @@ class TrainConfig:
     steps: int = 60  # optimiser steps on rollouts; 0 evaluates only
     tasks_per_step: int = 16
     samples_per_task: int = 8  # G of the group baselines
+    # DAPO: groups of constant outcome leave the batch, and further tasks are drawn for them, in at most this many draws
+    dynamic_sampling: int = 0  # 0: off, such groups stay; 1: they leave, and nothing is drawn for them
     temperature: float = 1.0  # top_p stays 1: truncated sampling would bias the ratios
     max_tokens: int = 48  # upper bound per call
     overlong_buffer: int | None = None  # of the reward term `overlong`: tokens before the bound; None: a fifth of it
@@ -27,6 +29,14 @@ class TrainConfig:
             raise ValueError(
                 f"max_staleness={self.max_staleness} must be 0 or 1: rollouts further behind would meet new weights on "
                 "their way, and no run could be repeated"
+            )
+        if self.dynamic_sampling < 0:
+            raise ValueError(f"dynamic_sampling={self.dynamic_sampling} must be 0 (off) or the most draws of a step")
+        if self.dynamic_sampling and self.samples_per_task < 2:
+            raise ValueError(
+                f"dynamic_sampling={self.dynamic_sampling} with samples_per_task={self.samples_per_task} would leave "
+                "every group out: one sample has nothing to be compared with; set samples_per_task=8, or "
+                "dynamic_sampling=0"
             )
 
 

@@ -26,11 +26,11 @@ from lightning_jax.run import artifacts
 from lightning_jax.run.ahead import RolloutsAhead, check_staleness
 from lightning_jax.run.collect import Collector, make_rollouts
 from lightning_jax.run.config import EvalConfig, TrainConfig
+from lightning_jax.run.draws import Drawn, draw
 from lightning_jax.run.evaluate import Evaluation, judge
 from lightning_jax.run.metrics import MetricsWriter
 from lightning_jax.run.progress import ProgressBoard
 from lightning_jax.run.publisher import Publisher
-from lightning_jax.run.randomness import task_order
 from lightning_jax.run.study import Study
 from lightning_jax.types import Rollout, SamplingDefaults, Score, Task, Trajectory
 
@@ -100,24 +100,26 @@ class Loop:
     def step(self, state: Any, step: int, ahead: RolloutsAhead) -> tuple[Any, str]:
         """One optimiser step; returns the new state and a few words for the progress line."""
         clock, config = Clock(), self.train_config
-        trajectories = ahead.take(step)
+        drawn = ahead.take(step)
+        trajectories = drawn.trajectories
         clock.lap("rollout_s")
         if config.max_staleness and self._goes_on(step + 1):
             ahead.begin(step + 1)
         staleness = check_staleness(trajectories, self.publisher.version_of(step), config.max_staleness)
-        scores = self.score(trajectories)
+        scores = self.score(trajectories) if drawn.scores is None else drawn.scores
         clock.lap("reward_s")
         scored, credit_stats = score_transitions(
             trajectories, scores, self.credit, self.baseline, progress=step / max(1, config.steps)
         )
+        scored = drawn.marked(scored)
         clock.lap("credit_s")
-        state, learner_metrics = self.learner.update(state, scored)
+        state, learner_metrics = self.learner.update(state, drawn.trained(scored))
         clock.lap("update_s")
         ahead.settle()
         clock.lap("ahead_s")
         self.publisher.publish(self.learner.served(state), step + 1)
         clock.lap("publish_s")
-        values = {**rollout_metrics(trajectories, staleness), **credit_stats, **learner_metrics}
+        values = {**rollout_metrics(trajectories, staleness), **drawn.figures(), **credit_stats, **learner_metrics}
         self.metrics.metrics(step + 1, values)
         artifacts.write_rows(
             self.folder / "transitions", f"step-{step + 1:06d}", artifacts.transition_rows(trajectories, scores, scored)
@@ -126,12 +128,24 @@ class Loop:
         self.metrics.timings(step + 1, {**clock.seconds, "calls": sum(len(t.transitions) for t in trajectories)})
         return state, f"reward {values['reward/mean']:.3f} right {values['reward/outcome_mean']:.3f}"
 
-    def sample(self, step: int) -> list[Trajectory]:
-        """The trajectories of `step`, by the weights now served."""
+    def sample(self, step: int) -> Drawn:
+        """The rollouts of `step`, by the weights now served."""
         config = self.train_config
-        tasks = [self.study.train[i] for i in task_order(self.seed, len(self.study.train), step, config.tasks_per_step)]
+        return draw(
+            lambda tasks: self._rollouts(tasks, step),
+            self.score,
+            seed=self.seed,
+            num_tasks=len(self.study.train),
+            step=step,
+            tasks_per_step=config.tasks_per_step,
+            most=config.dynamic_sampling,
+        )
+
+    def _rollouts(self, tasks: Sequence[int], step: int) -> list[Trajectory]:
+        """Trajectories of the training tasks with these indices."""
+        config = self.train_config
         rollouts = make_rollouts(
-            tasks,
+            [self.study.train[i] for i in tasks],
             samples=config.samples_per_task,
             mode="train",
             step=step,

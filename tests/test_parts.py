@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lightning_jax.credit import score_transitions
+from lightning_jax.learner.kl_control import KlMemory, next_coefficient
 from lightning_jax.run.parts import Parts, read_parts
 from tests.credit.samples import scored, trajectory
 from tests.e2e.toy import config
@@ -50,6 +51,17 @@ def test_ppo_selects_a_credit_that_fits() -> None:
         assert sum(t.credit for t in transitions) == pytest.approx(1.5)  # the first call's return, γ = 1
     with pytest.raises(ValueError, match=r"apply_to=advantage hands out weights: set credit=terminal"):
         parts("algo=ppo", "credit=exponential")
+
+
+def test_the_blogs_settings_act() -> None:
+    """γ .9 between the calls of a rollout, and a guard that takes the coefficient from .2 to .3."""
+    found = parts("algo=seed_blog")
+    one = trajectory(3)
+    transitions, _ = score_transitions([one], [scored(1.0)], found.credit, None)
+    assert [t.advantage for t in transitions] == pytest.approx([0.81, 0.9, 1.0])
+    memory = KlMemory(found.algo.kl_coef, (), 0)
+    assert memory.coef == 0.2
+    assert next_coefficient(memory, 2.0, 8, found.algo).coef == 0.3
 
 
 def test_returns_within_calls_take_any_split_but_a_terminal_one() -> None:

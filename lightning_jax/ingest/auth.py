@@ -6,6 +6,7 @@ token is an admin, which is why the server then listens on loopback only.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,10 @@ import grpc.aio
 import yaml
 
 from lightning_jax.configuration import check_name
+from lightning_jax.ingest.errors import StoreUnavailable
 from lightning_jax.ingest.grants import AttemptGrant, key_hash, same_key
 from lightning_jax.ingest.handlers import aborting
+from lightning_jax.ingest.status import come_back
 from lightning_jax.ingest.store import Store
 
 _QUEUE = "/lightning.v1.RolloutService/"
@@ -91,8 +94,16 @@ class Authenticator:
         # By hash, so that looking a key up takes the same time whatever of it is right.
         self._keys = {key_hash(key): Caller(None, frozenset(scopes)) for key, scopes in keys.items()}
 
+    async def found(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
+        """The same as `caller` for event loops: what memory does not hold is read in a thread."""
+        pairs = tuple(metadata)
+        token = bearer_token(pairs)
+        if token is None or self._store.is_settled(token):
+            return self.caller(pairs)
+        return await asyncio.to_thread(self.caller, pairs)
+
     def caller(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller | None:
-        """The caller behind a request, or None for one with no valid token."""
+        """The caller behind a request, or None for one with no valid token. Raises StoreUnavailable."""
         token = bearer_token(metadata)
         if token is None:
             return None if self._admin_key or self._keys else Caller(None)  # any key closes the door to those without
@@ -124,10 +135,14 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc
         method = handler_call_details.method
         if method.startswith(OPEN_PREFIXES):
             return await continuation(handler_call_details)
-        caller = self._authenticator.caller(handler_call_details.invocation_metadata or ())
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
+        try:
+            caller = await self._authenticator.found(handler_call_details.invocation_metadata or ())
+        except StoreUnavailable as error:
+            message = str(error)  # the name of an exception ends with its block
+            return aborting(handler, lambda context: come_back(context, message))
         if caller is None:
             return aborting(handler, lambda context: context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN))
         if refusal := caller.refusal(method):

@@ -21,6 +21,7 @@ from lightning_jax.ingest import schema
 from lightning_jax.ingest.records import rollout_of
 
 KEY_PREFIX = "ljx-"
+MAX_NOBODYS = 4096
 AttemptState = Literal["running"] | types.AttemptStatus
 
 
@@ -58,6 +59,7 @@ class GrantCache:
         self._hash_of: dict[str, bytes] = {}
         self._attempt_of: dict[bytes, str] = {}
         self._changes = 0
+        self._nobodys: dict[bytes, None] = {}  # hashes of tokens that nobody was given, oldest first
 
     @property
     def changes(self) -> int:
@@ -103,6 +105,17 @@ class GrantCache:
             if attempt_id is None or not hmac.compare_digest(self._hash_of[attempt_id], hashed):
                 return None
             return self._grants[attempt_id]
+
+    def put_nobodys(self, hashed: bytes) -> None:
+        """Remember that a token is nobody's, for good: tokens are random, so that no later one is the same."""
+        with self._lock:
+            while len(self._nobodys) >= MAX_NOBODYS:
+                del self._nobodys[next(iter(self._nobodys))]
+            self._nobodys[hashed] = None
+
+    def is_nobodys(self, hashed: bytes) -> bool:
+        """Whether a token is remembered as nobody's."""
+        return hashed in self._nobodys
 
     def _forget(self, attempt_id: str) -> None:
         if self._grants.pop(attempt_id, None) is not None:

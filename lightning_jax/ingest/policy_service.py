@@ -70,7 +70,8 @@ class PolicyService:
 
     async def GetPolicy(self, request: pb.GetPolicyRequest, context: Any) -> pb.GetPolicyResponse:
         """Say which version was published last: to this process, or to those before it that had this store."""
-        latest = self._current or await asyncio.to_thread(self._store.latest_policy)
+        async with answered(context):
+            latest = self._current or await asyncio.to_thread(self._store.latest_policy)
         if latest is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no policy version was published to this server yet")
             return pb.GetPolicyResponse()

@@ -27,7 +27,7 @@ class RewardService:
         """Store rewards, all or none."""
         async with answered(context):
             batch = [convert.reward_of(message) for message in request.rewards]
-            caller = self._authenticator.caller(context.invocation_metadata() or ())
+            caller = await self._authenticator.found(context.invocation_metadata() or ())
             foreign = None if caller is None else _foreign(batch, caller)
             if caller is None or foreign is not None:
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, foreign or "no valid bearer token")

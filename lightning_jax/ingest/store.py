@@ -16,6 +16,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
 from lightning_jax import types
 from lightning_jax.ingest import (
@@ -32,7 +33,7 @@ from lightning_jax.ingest import (
     upgrade,
 )
 from lightning_jax.ingest.database import open_engine
-from lightning_jax.ingest.errors import StoreRefusal
+from lightning_jax.ingest.errors import StoreRefusal, translated
 from lightning_jax.ingest.grants import AttemptGrant
 from lightning_jax.ingest.records import call_row, json_text, reward_row, rollout_row
 from lightning_jax.ingest.signals import Signal
@@ -89,10 +90,10 @@ class Store:
         return self._writer.submit(partial(calls.record_many, rows=rows))
 
     def authorize(self, api_key: str) -> AttemptGrant | None:
-        """Whose bearer token this is; None for a token nobody was given."""
+        """Whose bearer token this is; None for a token nobody was given. May wait for the database: see is_settled."""
         hashed = grants.key_hash(api_key)
         grant = self._cache.by_hash(hashed)
-        if grant is not None or not api_key.startswith(grants.KEY_PREFIX):
+        if grant is not None or not api_key.startswith(grants.KEY_PREFIX) or self._cache.is_nobodys(hashed):
             return grant
         return self._read_grant(partial(grants.read_by_hash, hashed=hashed))
 
@@ -121,6 +122,8 @@ class Store:
         claim_id: str = "",
         rollout_ids: Sequence[str] = (),
     ) -> Future[list[types.Attempt]]:
+        if "\0" in attempt_id:
+            return None  # no attempt is called so, and PostgreSQL refuses to look
         """Start attempts of up to ``limit`` queued rollouts, first enqueued first. Lapsed leases are taken back before.
 
         ``base_url_root`` (http://host:port) is where agents find the policy server. ``rollout_ids``, at most
@@ -274,8 +277,12 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
-        with self._read_engine.connect() as connection:
-            yield connection
+        """A snapshot to read from. What the database says inside comes out as StoreUnavailable or ValueError."""
+        try:
+            with self._read_engine.connect() as connection:
+                yield connection
+        except SQLAlchemyError as error:
+            raise translated(error, "read") from error
 
     def _read_grant(self, read: Callable[[Connection], tuple[AttemptGrant, bytes] | None]) -> AttemptGrant | None:
         changes = self._cache.changes

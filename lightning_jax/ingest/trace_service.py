@@ -44,11 +44,11 @@ class TraceService:
         if len(request) > MAX_REQUEST_BYTES:
             message = f"the request has {len(request)} bytes unpacked, the limit is {MAX_REQUEST_BYTES}; send less"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
-        caller = self._authenticator.caller(context.invocation_metadata() or ())
-        if caller is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
-            return ExportTraceServiceResponse()
         try:
+            caller = await self._authenticator.found(context.invocation_metadata() or ())
+            if caller is None:
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, NO_TOKEN)
+                return ExportTraceServiceResponse()
             with self._receiver.admit(len(request)) as admission:
                 placement = await self._receiver.receive(
                     request, caller, ExportTraceServiceRequest.FromString, admission, context.time_remaining()

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from lightning_jax.ingest.errors import StoreError, StoreRefusal, StoreUnavailable
+from lightning_jax.ingest.errors import StoreError, StoreRefusal, StoreUnavailable, translated
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -131,13 +130,13 @@ class Writer:
         try:
             results = self._transact(group)
         except Exception as error:  # the whole group is rolled back; every caller is told below
-            unavailable = _unavailable(error)
-            if unavailable is None and len(group) > 1:
+            told = translated(error, "write")
+            if not isinstance(told, StoreUnavailable) and len(group) > 1:
                 for operation in group:
                     self._commit([operation])
                 return
             for operation in group:
-                operation.future.set_exception(unavailable or error)
+                operation.future.set_exception(told)
             return
         for operation, (transaction, outcome) in zip(group, results, strict=True):
             self._resolve(operation.future, transaction, outcome)
@@ -165,19 +164,6 @@ class Writer:
             future.set_exception(outcome.error)
         else:
             future.set_result(outcome)
-
-
-def _unavailable(error: Exception) -> StoreUnavailable | None:
-    """The retryable form of a database error, or None where the operation itself is at fault."""
-    if isinstance(error, (OperationalError, InterfaceError)) or (
-        isinstance(error, DBAPIError) and error.connection_invalidated
-    ):
-        # A full disk rolls back by itself, so that undoing the savepoint fails too: the first error is the cause.
-        cause: BaseException = error
-        while cause.__context__ is not None:
-            cause = cause.__context__
-        return StoreUnavailable(f"the store cannot write now: {cause}")
-    return None
 
 
 def _log_failed_upkeep(future: Future[Any]) -> None:

@@ -95,7 +95,16 @@ class Store:
         grant = self._cache.by_hash(hashed)
         if grant is not None or not api_key.startswith(grants.KEY_PREFIX) or self._cache.is_nobodys(hashed):
             return grant
-        return self._read_grant(partial(grants.read_by_hash, hashed=hashed))
+        grant = self._read_grant(partial(grants.read_by_hash, hashed=hashed))
+        if grant is None:
+            self._cache.put_nobodys(hashed)
+        return grant
+
+    def is_settled(self, api_key: str) -> bool:
+        """Whether memory alone says whose token this is, or that it is nobody's; for event loops."""
+        hashed = grants.key_hash(api_key)
+        known = self._cache.by_hash(hashed) is not None or self._cache.is_nobodys(hashed)
+        return known or not api_key.startswith(grants.KEY_PREFIX)
 
     def attempt_grant(self, rollout_id: str, attempt_id: str) -> AttemptGrant | None:
         """The grant of an attempt named by URL path or resource attribute; None where the pair does not exist."""

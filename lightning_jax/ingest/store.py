@@ -108,6 +108,8 @@ class Store:
 
     def attempt_grant(self, rollout_id: str, attempt_id: str) -> AttemptGrant | None:
         """The grant of an attempt named by URL path or resource attribute; None where the pair does not exist."""
+        if "\0" in attempt_id:
+            return None  # no attempt is called so, and PostgreSQL refuses to look
         grant = self._cache.by_attempt(attempt_id)
         if grant is None:
             grant = self._read_grant(partial(grants.read_by_attempt, attempt_id=attempt_id))
@@ -131,8 +133,6 @@ class Store:
         claim_id: str = "",
         rollout_ids: Sequence[str] = (),
     ) -> Future[list[types.Attempt]]:
-        if "\0" in attempt_id:
-            return None  # no attempt is called so, and PostgreSQL refuses to look
         """Start attempts of up to ``limit`` queued rollouts, first enqueued first. Lapsed leases are taken back before.
 
         ``base_url_root`` (http://host:port) is where agents find the policy server. ``rollout_ids``, at most

@@ -68,8 +68,21 @@ def test_returns_within_calls_take_any_split_but_a_terminal_one() -> None:
     """REINFORCE++ adds nothing up along a rollout: each call is an episode of its own credited reward."""
     for strategy in ("uniform", "identical", "return"):
         parts("algo=reinforce_pp", f"credit={strategy}", "credit.apply_to=reward")
+    floored = ("credit=exponential", "credit.normalize=sum", "credit.apply_to=reward", "credit.min_reward=-0.2")
+    assert parts("algo=reinforce_pp", *floored).credit.min_reward == -0.2
     with pytest.raises(ValueError, match=r"advantage=return .* credit.strategy=terminal .*credit.strategy=uniform"):
         parts("algo=reinforce_pp", "credit=terminal")
+
+
+def test_a_baseline_that_nobody_reads_is_refused() -> None:
+    words = ("credit.apply_to=reward", "algo.baseline.mean_level=batch")
+    with pytest.raises(ValueError, match=r"algo.baseline.mean_level=batch .* algo.advantage=return.*mean_level=none"):
+        parts("algo=reinforce_pp", *words)
+
+
+def test_the_constant_of_an_aggregation_is_the_response_limit() -> None:
+    assert parts("algo=dr_grpo", "train.max_tokens=40").algo.constant == 40.0
+    assert parts("algo=dr_grpo", "train.max_tokens=40", "algo.aggregation_constant=64").algo.constant == 64.0
 
 
 @pytest.mark.parametrize("words", [("credit.apply_to=reward",), ("credit=terminal",)])

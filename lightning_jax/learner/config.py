@@ -30,9 +30,9 @@ class AlgoConfig:
     loss: str = "ppo"  # ppo | gspo | cispo
     eps_low: float = 0.2
     eps_high: float = 0.28
-    dual_clip: float | None = 3.0  # c > 1; None: off
+    dual_clip: float | None = 3.0  # c > 1, of loss ppo only; None: off
     aggregation: str = "per-rollout-mean"  # see batch/weights.py
-    aggregation_constant: float = 1024.0  # of aggregation "constant": usually the response limit
+    aggregation_constant: float | None = None  # of aggregation "constant"; None: a run takes train.max_tokens
     epochs: int = 1
     mini_batches: int = 1  # optimiser steps per epoch
     # credit: what the credit stage computed; the others start from credited rewards (credit.apply_to=reward):
@@ -106,6 +106,10 @@ class AlgoConfig:
                 f"loss=gspo clips a whole transition, but advantage={self.advantage} differs from token to token; "
                 "use advantage=credit or turn_gae"
             )
+        if self.loss != "ppo" and self.dual_clip is not None:
+            raise ValueError(f"dual_clip={self.dual_clip} acts with loss=ppo only, not {self.loss}: set it to null")
+        if self.aggregation_constant is not None and self.aggregation_constant <= 0:
+            raise ValueError(f"aggregation_constant={self.aggregation_constant} must be positive")
 
     def _check_mismatch(self) -> None:
         if self.tis is not None and self.tis <= 0:
@@ -156,6 +160,15 @@ class AlgoConfig:
         if isinstance(lora, Mapping):
             values = {**values, "lora": LoraConfig.from_mapping(lora)}
         return from_mapping(cls, values, where="algo", ignored=frozenset({"name", "baseline", "optimizer"}))
+
+    @property
+    def constant(self) -> float:
+        """What aggregation "constant" divides by. ValueError where it is needed and was not given."""
+        if self.aggregation_constant is None and self.aggregation == "constant":
+            raise ValueError(
+                f"aggregation={self.aggregation!r} with aggregation_constant=None: give it the response limit"
+            )
+        return self.aggregation_constant or 1.0
 
     @property
     def on_policy(self) -> bool:

@@ -25,7 +25,7 @@ from lightning_jax.learner.preparation import Preparer
 from lightning_jax.learner.state import TrainState, init_state, model_of, reference_of
 from lightning_jax.learner.step import Programs, make_programs, not_finite
 from lightning_jax.learner.totals import Totals, add_totals, plan_metrics, policy_metrics, supervised_metrics
-from lightning_jax.learner.trainable import join, split
+from lightning_jax.learner.trainable import CRITIC, join, split
 from lightning_jax.model.config import ModelConfig, Precision
 from lightning_jax.model.sharding import DEFAULT_RULES, ShardingRules, make_mesh
 from lightning_jax.model.transformer import Params
@@ -60,6 +60,7 @@ class Learner:
         self._programs = make_programs(setting, self._tx, offload=self._offload)
         self._prepare = Preparer(self._programs, algo, NamedSharding(self.mesh, rules.spec(("batch", None))))
         self._warm: int | None = None
+        _ = algo.constant  # missing, it is missed now and not at the first update
 
     @property
     def shapes(self) -> list[tuple[int, int, int]]:
@@ -117,7 +118,7 @@ class Learner:
             [replace(s, loss_weight=0.0) if c else s for s, c in zip(transitions, cut, strict=True)],
             self.batch,
             aggregation=algo.aggregation,
-            constant=algo.aggregation_constant,
+            constant=algo.constant,
             mini_batches=algo.mini_batches,
             shuffle_seed=(algo.seed, updates),
             skip_zero_advantage=algo.may_skip,
@@ -130,7 +131,7 @@ class Learner:
             totals = Totals()
             for _ in range(algo.epochs):
                 for batches in prepared.mini_batches:
-                    state = self._step(state, batches, scalars, "policy", totals)
+                    state = self._step(state, batches, scalars, "policy", totals, critic_only=frozen)
             state = {**state, "updates": state["updates"] + np.int32(1)}
             metrics |= policy_metrics(totals)
             if algo.mask_truncated:
@@ -149,7 +150,7 @@ class Learner:
         self, state: TrainState, transitions: Sequence[ScoredTransition]
     ) -> tuple[TrainState, dict[str, float]]:
         """One optimiser step of cross-entropy on the responses; advantages are not looked at."""
-        work = plan(transitions, self.batch, aggregation=self.algo.aggregation, constant=self.algo.aggregation_constant)
+        work = plan(transitions, self.batch, aggregation=self.algo.aggregation, constant=self.algo.constant)
         totals = Totals()
         with jax.set_mesh(self.mesh):
             scalars = self._scalars(state)
@@ -180,9 +181,16 @@ class Learner:
         return policy
 
     def _step(
-        self, state: TrainState, batches: Sequence[Batch], scalars: Batch, kind: str, totals: Totals
+        self,
+        state: TrainState,
+        batches: Sequence[Batch],
+        scalars: Batch,
+        kind: str,
+        totals: Totals,
+        *,
+        critic_only: bool = False,
     ) -> TrainState:
-        """One optimiser step over the micro-batches of a mini-batch."""
+        """One optimiser step over the micro-batches of a mini-batch. critic_only: nothing else moves."""
         programs: Programs = self._programs
         program = programs.policy if kind == "policy" else programs.supervised
         trained, held = split(state["params"], self.algo)
@@ -190,9 +198,11 @@ class Learner:
         for batch in batches:
             grads, of_batch = program(trained, held, grads, batch, scalars)
             totals_of_batches.append(of_batch)
-        trained, opt_state, step, norms = programs.apply(trained, state["opt_state"], state["step"], grads)
+        moved, opt_state, step, norms = programs.apply(trained, state["opt_state"], state["step"], grads)
+        if critic_only:  # without a gradient the policy would still feel the weight decay
+            moved = {**trained, **{name: moved[name] for name in CRITIC if name in moved}}
         add_totals(totals, *jax.device_get((totals_of_batches, norms)))
-        return {**state, "params": join(trained, held), "opt_state": opt_state, "step": step}
+        return {**state, "params": join(moved, held), "opt_state": opt_state, "step": step}
 
     def _kl_coef(self, state: TrainState) -> float:
         return float(state["kl"]["coef"]) if self.algo.reference else 0.0

@@ -111,13 +111,11 @@ def optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         decay = optax.add_decayed_weights(config.weight_decay, decayed)
         return optax.chain(clip, without_sharding_types(moments), decay, optax.scale_by_learning_rate(rate))
     if config.name == "adafactor":
-        factored = optax.adafactor(
-            rate,
-            weight_decay_rate=config.weight_decay or None,
-            weight_decay_mask=decayed,
-            multiply_by_parameter_scale=False,
-        )
-        return optax.chain(clip, without_sharding_types(factored))
+        # given rate and decay it would not multiply the one by the other; without them it is a bare descent direction
+        factored = optax.adafactor(None, multiply_by_parameter_scale=False)
+        decay = optax.add_decayed_weights(-config.weight_decay, decayed)
+        rated = optax.scale_by_learning_rate(rate, flip_sign=False)
+        return optax.chain(clip, without_sharding_types(factored), decay, rated)
     adam = optax.adamw(
         rate,
         b1=config.b1,

@@ -141,6 +141,6 @@ def _weights_without(work: Plan, rejected: NDArray[np.bool_], algo: AlgoConfig) 
             replace(work.transitions[k], loss_weight=0.0) if rejected[k] else work.transitions[k] for k in numbers
         ]
         weights = np.zeros(len(work.transitions))
-        weights[numbers] = token_weights(members, algo.aggregation, constant=algo.aggregation_constant)
+        weights[numbers] = token_weights(members, algo.aggregation, constant=algo.constant)
         result += [per_transition(micro, weights) for micro in mini]
     return result

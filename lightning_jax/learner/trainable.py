@@ -11,7 +11,8 @@ from typing import Any
 
 from lightning_jax.learner.config import AlgoConfig
 
-ADDED = ("lora", "value", "critic")  # parts that are no part of the model
+CRITIC = ("value", "critic")
+ADDED = ("lora", *CRITIC)  # parts that are no part of the model
 Tree = dict[str, Any]
 
 

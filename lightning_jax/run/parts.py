@@ -77,6 +77,12 @@ class Parts:
                 f"algo.advantage={advantage} makes advantages from credited rewards, but "
                 f"credit.apply_to={credit.apply_to} hands out weights: set {mend}"
             )
+        if self.baseline.mean_level != "none":
+            raise ValueError(
+                f"algo.baseline.mean_level={self.baseline.mean_level} is not read with algo.advantage={advantage}, "
+                "which makes advantages itself: set algo.baseline.mean_level=none and std_level=none, or "
+                "algo.advantage=credit"
+            )
         if self.algo.has_critic and credit.unbalanced is not None and not credit.allow_double_count:
             raise ValueError(
                 f"algo.advantage={advantage} adds credited rewards up along a rollout, but with {credit.unbalanced} "
@@ -105,9 +111,13 @@ def read_parts(config: Mapping[str, Any]) -> Parts:
     algo = dict(config["algo"])
     algo.pop("name", None)
     optimizer, baseline = algo.pop("optimizer", {}), algo.pop("baseline", {})
+    train = from_mapping(TrainConfig, config["train"], where="train")
+    settings = AlgoConfig.from_mapping(algo)
+    if settings.aggregation_constant is None:
+        settings = replace(settings, aggregation_constant=float(train.max_tokens))
     return Parts(
         seed=int(config["seed"]),
-        train=from_mapping(TrainConfig, config["train"], where="train"),
+        train=train,
         eval=from_mapping(EvalConfig, config["eval"], where="eval"),
         warmup=from_mapping(WarmupConfig, config["warmup"], where="warmup"),
         runner=from_mapping(RunnerConfig, config["runner"], where="runner"),
@@ -116,7 +126,7 @@ def read_parts(config: Mapping[str, Any]) -> Parts:
         credit=CreditConfig.from_mapping(config["credit"]),
         baseline=BaselineConfig.from_mapping(baseline),
         composition=Composition.from_mapping(config["reward"]),
-        algo=AlgoConfig.from_mapping(algo),
+        algo=settings,
         optimizer=OptimizerConfig.from_mapping(optimizer),
         batch=BatchConfig.from_mapping(config["batch"]),
         engine=read_engine(config["engine"]),

@@ -19,7 +19,6 @@ from lightning_jax.presets import preset, presets_of
 from tests.batch.examples import agent_calls, transition
 from tests.learner.small import BATCH, MODEL, learner, params
 
-
 ONE_SHAPE = replace(BATCH, short_rows=False)
 
 
@@ -107,7 +106,8 @@ def test_critic_epochs_kl_and_no_recompile_after_warm_up() -> None:
 @pytest.mark.parametrize(("advantage", "critic"), [("turn_gae", "separate"), ("token_gae", "shared")])
 def test_values_are_learned_while_the_policy_is_held(advantage: str, critic: str) -> None:
     """During critic_warmup no leaf of the model moves, and the value loss falls."""
-    small = learner(learning_rate=1e-2, advantage=advantage, critic=critic, critic_warmup=20, value_clip=None)
+    algo = AlgoConfig(advantage=advantage, critic=critic, critic_warmup=20, value_clip=None)
+    small = Learner(MODEL, algo, BATCH, OptimizerConfig(learning_rate=1e-2, weight_decay=0.1))
     state = small.init(params())
     calls = [replace(s, credit=float(s.transition.prompt_ids.size % 3)) for s in agent_calls(1, tasks=2)]
     losses = []
@@ -286,6 +286,10 @@ def test_config_errors_name_values_and_mend() -> None:
         AlgoConfig.from_mapping({"icepop": [0.5, 2.0]})
     with pytest.raises(ValueError, match="kl_in=reward with advantage=credit"):
         AlgoConfig(kl_in="reward", kl_coef=0.1)
+    with pytest.raises(ValueError, match=r"dual_clip=3.0 acts with loss=ppo only, not cispo"):
+        AlgoConfig(loss="cispo")
+    with pytest.raises(ValueError, match=r"aggregation_constant=None: give it the response limit"):
+        learner(aggregation="constant")
     with pytest.raises(ValueError, match="gspo clips a whole transition, but advantage=return"):
         AlgoConfig(loss="gspo", advantage="return")
     tree = params()
@@ -298,6 +302,7 @@ def test_shipped_algorithms_train(name: str) -> None:
     """Every file is a composition that moves the parameters and reports known, finite figures."""
     values = preset("algo", name)
     algo, optimizer = AlgoConfig.from_mapping(values), OptimizerConfig.from_mapping(values["optimizer"])
+    algo = replace(algo, aggregation_constant=algo.aggregation_constant or 8.0)
     assert BaselineConfig.from_mapping(values["baseline"]).pooled != algo.needs_rewards
     small = Learner(MODEL, algo, replace(BATCH, short_rows=False), optimizer)
     state = small.init(params())

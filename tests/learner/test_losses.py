@@ -66,7 +66,7 @@ def test_policy_losses(case: dict[str, Any], name: str, tolerance: dict[str, Any
     mask = data["response_mask"]
     weights = row_weights(mask, case["loss_agg_mode"], mask.shape[1])
     config = case["config"]
-    dual = config.get("clip_ratio_c")
+    dual = config.get("clip_ratio_c") if name == "ppo" else None
     algo = AlgoConfig(loss=name, eps_low=config["clip_ratio_low"], eps_high=config["clip_ratio_high"], dual_clip=dual)
     group = jnp.arange(mask.shape[1]) * 0
     tis = jnp.array(file["is_weights_for_TIS_case"]) if "TIS" in case["label"] else jnp.ones(mask.shape)

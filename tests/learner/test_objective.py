@@ -72,7 +72,7 @@ def loss_and_gradient(
     transitions: Sequence[ScoredTransition], config: BatchConfig, algo: AlgoConfig
 ) -> tuple[float, dict[str, float], Any]:
     """Summed over the micro-batches: loss, metrics' sums, gradient with respect to every leaf."""
-    work = plan(transitions, config, aggregation=algo.aggregation, constant=algo.aggregation_constant)
+    work = plan(transitions, config, aggregation=algo.aggregation, constant=algo.constant)
     extra = drawn(work.transitions)
     setting = Setting(MODEL, algo, Precision(), DEFAULT_RULES)
     differentiate = jax.jit(jax.value_and_grad(partial(policy_objective, setting=setting), has_aux=True))

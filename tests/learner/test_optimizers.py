@@ -65,6 +65,21 @@ def test_adafactor_learns() -> None:
     assert losses[-1] < 0.1 * losses[0]
 
 
+@pytest.mark.parametrize("name", ["adamw", "adamw8bit", "adafactor"])
+def test_weight_decay_is_scaled_by_the_learning_rate(name: str) -> None:
+    """Without a gradient a matrix moves by -rate·decay·itself, half of it halfway down a linear schedule."""
+    config = OptimizerConfig(
+        name=name, learning_rate=1e-2, weight_decay=0.1, schedule="linear", total_steps=2, min_size_8bit=1
+    )
+    tx, tree = optimizer(config), params()
+    zeros, state = jax.tree.map(jnp.zeros_like, tree), tx.init(tree)
+    for rate in (1e-2, 0.5e-2):
+        step, state = tx.update(zeros, state, tree)
+        for name_ in ("q", "up"):
+            np.testing.assert_allclose(step["layers"][name_], -rate * 0.1 * tree["layers"][name_], rtol=1e-5)
+        assert not np.asarray(step["final_norm"]).any()
+
+
 def test_eps_reaches_the_adam_part_of_muon() -> None:
     """At a gradient of 1, Adam's first step is proportional to 1 / (1 + ε), and what is orthogonalised isn't Adam's."""
     ones = jax.tree.map(jnp.ones_like, params())

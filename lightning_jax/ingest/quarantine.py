@@ -9,6 +9,7 @@ from sqlalchemy import Connection, delete, func, select
 
 from lightning_jax.ingest import schema
 from lightning_jax.ingest.database import insert_new
+from lightning_jax.ingest.records import column_text
 from lightning_jax.ingest.writer import Transaction
 
 
@@ -28,11 +29,11 @@ def put_aside(transaction: Transaction, items: Sequence[Quarantine]) -> int:
     rows = [
         {
             "kind": item.kind,
-            "identity": item.identity,
+            "identity": column_text(item.identity),
             "reason": item.reason,
-            "detail": item.detail[:2000],
+            "detail": column_text(item.detail[:2000]),
             "received_ns": transaction.now_ns,
-            "attempt": item.attempt,
+            "attempt": column_text(item.attempt),
         }
         for item in items
     ]

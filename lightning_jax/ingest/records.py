@@ -1,6 +1,7 @@
 """Rows of the store to the project's nouns and back: exact for token ids, log-probs and JSON.
 
-Invariant: ``call_of(call_row(call))`` equals ``call``; nothing is rounded, re-tokenised or reordered.
+Invariant: ``call_of(call_row(call))`` equals ``call``; nothing is rounded, re-tokenised or reordered. Of text alone,
+what no column of every database holds (NUL, halves of surrogate pairs) is replaced.
 """
 
 from __future__ import annotations
@@ -21,6 +22,18 @@ def json_text(value: Mapping[str, Any], what: str) -> str:
         return json.dumps(dict(value), separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{what} is not JSON: {error}") from error
+
+
+def column_text(text: str) -> str:
+    """Text as both databases take it: PostgreSQL refuses NUL, and nothing has bytes for half a surrogate pair."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
+
+
+def check_ids(what: str, **ids: str) -> None:
+    """Raise ValueError for an id that PostgreSQL could not hold; replacing what is in it would make two ids one."""
+    for name, value in ids.items():
+        if "\0" in value:
+            raise ValueError(f"{what} has the {name} {value!r}; an id must not contain NUL")
 
 
 def token_bytes(ids: NDArray[Any]) -> bytes:
@@ -49,7 +62,8 @@ def sampling_defaults_json(sampling: types.SamplingDefaults) -> str:
 
 
 def rollout_row(rollout: types.Rollout) -> dict[str, Any]:
-    """The row of a rollout that nobody has claimed yet."""
+    """The row of a rollout that nobody has claimed yet. Raises ValueError for ids or an input it can't hold."""
+    check_ids("a rollout", rollout_id=rollout.rollout_id, task_id=rollout.task_id)
     return {
         "rollout_id": rollout.rollout_id,
         "task_id": rollout.task_id,
@@ -90,6 +104,10 @@ def call_row(call: types.Call) -> dict[str, Any]:
             f"call {call.call_id!r} has prompt_ids{list(np.shape(call.prompt_ids))}, response_ids{list(response)}, "
             f"rollout_logps{list(logps)}; needed are [P], [R], [R]"
         )
+    check_ids(
+        "a call",
+        call_id=call.call_id, rollout_id=call.rollout_id, attempt_id=call.attempt_id, agent_key=call.agent_key,
+    )  # fmt: skip
     sampling = call.sampling
     return {
         "call_id": call.call_id,
@@ -115,8 +133,7 @@ def call_row(call: types.Call) -> dict[str, Any]:
         "started_ns": call.started_ns,
         "ended_ns": call.ended_ns,
         "request": json_text(call.request, f"request of call {call.call_id!r}"),
-        # A model may emit half a surrogate pair, which no database column takes as text.
-        "text": call.text.encode("utf-8", "replace").decode("utf-8"),
+        "text": column_text(call.text),  # a model may emit anything
     }
 
 
@@ -158,8 +175,10 @@ SPAN_COLUMNS = (
 
 
 def span_row(span: types.Span) -> dict[str, Any]:
-    """The row of a span."""
-    return {column: getattr(span, column) for column in SPAN_COLUMNS}
+    """The row of a span: its bytes as they are; name and scope, which came as UTF-8, without NUL."""
+    row = {column: getattr(span, column) for column in SPAN_COLUMNS}
+    row["name"], row["scope"] = span.name.replace("\0", "\ufffd"), span.scope.replace("\0", "\ufffd")
+    return row
 
 
 def span_of(row: Mapping[Any, Any]) -> types.Span:
@@ -171,7 +190,11 @@ def span_of(row: Mapping[Any, Any]) -> types.Span:
 
 
 def reward_row(reward: types.Reward) -> dict[str, Any]:
-    """The row of a reward."""
+    """The row of a reward. Raises ValueError for ids or components it can't hold."""
+    check_ids(
+        "a reward",
+        reward_id=reward.reward_id, rollout_id=reward.rollout_id, attempt_id=reward.attempt_id, call_id=reward.call_id,
+    )  # fmt: skip
     return {
         "reward_id": reward.reward_id,
         "rollout_id": reward.rollout_id,

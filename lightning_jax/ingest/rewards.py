@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
@@ -10,7 +11,7 @@ from sqlalchemy import Connection, bindparam, select
 from lightning_jax import types
 from lightning_jax.ingest import schema
 from lightning_jax.ingest.database import insert_new
-from lightning_jax.ingest.errors import AttemptEnded, UnknownAttempt
+from lightning_jax.ingest.errors import AttemptEnded, IdentityConflict, UnknownAttempt
 from lightning_jax.ingest.quarantine import Quarantine, put_aside
 from lightning_jax.ingest.records import reward_of
 from lightning_jax.ingest.writer import Rejected, Transaction
@@ -26,12 +27,21 @@ _OF_ATTEMPT = (
 def record(transaction: Transaction, rows: Sequence[dict[str, Any]]) -> int | Rejected:
     """Insert the rewards that are new; all of them or none. Returns how many were new.
 
-    A row without attempt_id goes to the attempt of its rollout that runs now. Raises UnknownAttempt; a reward of an
+    Raises IdentityConflict where an id came before for something else, whether stored or in the same batch. A row without attempt_id goes to the attempt of its rollout that runs now. Raises UnknownAttempt; a reward of an
     ended attempt is put aside and the caller gets AttemptEnded.
     """
     connection = transaction.connection
     known = _known(connection, [row["reward_id"] for row in rows])
-    fresh = {row["reward_id"]: dict(row) for row in rows if row["reward_id"] not in known}
+    fresh: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        before = known.get(row["reward_id"]) or fresh.get(row["reward_id"])
+        if before is None:
+            fresh[row["reward_id"]] = dict(row)
+        elif not _says_the_same(row, before):
+            raise IdentityConflict(
+                f"reward {row['reward_id']!r} is known as {_described(before)} and came again as {_described(row)}; "
+                f"every reward needs an id of its own"
+            )
     for row in fresh.values():
         attempt = _attempt(connection, row["rollout_id"], row["attempt_id"])
         if attempt is None:
@@ -57,13 +67,34 @@ def of_attempt(connection: Connection, attempt_id: str, last: int) -> tuple[type
     return tuple(reward_of(row) for row in rows)
 
 
-def _known(connection: Connection, reward_ids: Sequence[str]) -> set[str]:
+def _known(connection: Connection, reward_ids: Sequence[str]) -> dict[str, Mapping[Any, Any]]:
+    """The rewards that are stored, by id."""
     table = schema.rewards
-    found: set[str] = set()
+    found: dict[str, Mapping[Any, Any]] = {}
     for start in range(0, len(reward_ids), 500):
-        query = select(table.c.reward_id).where(table.c.reward_id.in_(reward_ids[start : start + 500]))
-        found.update(connection.execute(query).scalars())
+        query = select(table).where(table.c.reward_id.in_(reward_ids[start : start + 500]))
+        found.update({row["reward_id"]: row for row in connection.execute(query).mappings()})
     return found
+
+
+def _says_the_same(row: Mapping[Any, Any], before: Mapping[Any, Any]) -> bool:
+    """Whether a reward is one that came before. Who named no attempt meant that of the first time."""
+    return _content(row) == _content(before) and (
+        not row["attempt_id"] or not before["attempt_id"] or row["attempt_id"] == before["attempt_id"]
+    )
+
+
+def _content(row: Mapping[Any, Any]) -> tuple[Any, ...]:
+    value = row["value"]
+    known = None if value is None or value != value else value  # SQLite keeps no NaN: it reads as NULL
+    return row["rollout_id"], row["call_id"], known, json.dumps(json.loads(row["components"]), sort_keys=True)
+
+
+def _described(row: Mapping[Any, Any]) -> str:
+    return (
+        f"{row['value']} {row['components']} of rollout {row['rollout_id']!r} attempt {row['attempt_id']!r} "
+        f"call {row['call_id']!r}"
+    )
 
 
 def _attempt(connection: Connection, rollout_id: str, attempt_id: str) -> tuple[str, str] | None:

@@ -16,7 +16,7 @@ from lightning_jax.ingest import schema
 from lightning_jax.ingest.database import lock
 from lightning_jax.ingest.errors import UnknownAttempt
 from lightning_jax.ingest.grants import GrantCache
-from lightning_jax.ingest.records import json_text
+from lightning_jax.ingest.records import column_text, json_text
 from lightning_jax.ingest.signals import Signal
 from lightning_jax.ingest.writer import Transaction
 
@@ -110,7 +110,7 @@ def end_attempt(transaction: Transaction, attempt_id: str, outcome: types.Outcom
         "status": outcome.status,
         "ended_ns": transaction.now_ns,
         "output": json_text(outcome.output, f"output of attempt {attempt_id!r}"),
-        "reason": outcome.reason,
+        "reason": column_text(outcome.reason),
     }
     transaction.connection.execute(_SET_ATTEMPT, {"attempt": attempt_id, **values})
     transaction.after_commit(lambda: cache.set_status(attempt_id, outcome.status))
@@ -129,7 +129,7 @@ def seal(transaction: Transaction, rollout_id: str, attempt_id: str, outcome: ty
         "attempt_id": attempt_id,
         "status": outcome.status,
         "output": json_text(outcome.output, f"output of rollout {rollout_id!r}"),
-        "reason": outcome.reason,
+        "reason": column_text(outcome.reason),
         "sealed_ns": transaction.now_ns,
     }
     connection.execute(_SEAL, values | last)

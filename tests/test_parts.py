@@ -85,6 +85,25 @@ def test_the_constant_of_an_aggregation_is_the_response_limit() -> None:
     assert parts("algo=dr_grpo", "train.max_tokens=40", "algo.aggregation_constant=64").algo.constant == 64.0
 
 
+@pytest.mark.parametrize(
+    ("words", "terms"),
+    [
+        (("reward=spider",), "reward terms syntax count where the outcome execution failed"),
+        (("reward=comprehensive",), "reward terms process count where"),
+        (("reward=toy", "+reward.terms.overlong={weight:1.0,form:penalty}"), "reward terms answered, overlong count"),
+        (("reward=spider", "algo=dr_grpo"), ""),
+        (("reward=spider", "algo=dapo"), ""),
+        (("reward=spider_gated",), ""),
+        (("reward=execution",), ""),
+        (("reward=spider", "algo=ppo"), ""),
+        ((), ""),
+    ],
+)
+def test_the_shaping_trap_is_pointed_out(words: Any, terms: str, caplog: pytest.LogCaptureFixture) -> None:
+    parts(*words)
+    assert [terms in record.getMessage() for record in caplog.records] == ([True] if terms else [])
+
+
 @pytest.mark.parametrize("words", [("credit.apply_to=reward",), ("credit=terminal",)])
 def test_credited_rewards_and_group_baselines_are_refused_at_the_start(words: Any) -> None:
     with pytest.raises(ValueError, match="allow_pooled: true"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,6 +27,8 @@ from lightning_jax.run.study import Study
 from lightning_jax.serve.config import EngineConfig
 from lightning_jax.serve.engines import read_engine
 from lightning_jax.serve.vllm.config import VllmConfig
+
+log = logging.getLogger(__name__)
 
 SECTIONS = (
     "name", "seed", "train", "eval", "warmup", "runner", "server", "store",
@@ -63,10 +66,33 @@ class Parts:
     mesh: Mapping[str, int]
 
     def check_together(self) -> None:
-        """ValueError where sections that are each right don't go together."""
+        """ValueError where sections that are each right don't go together; a warning where they are rarely meant to."""
         self.credit.check_placement(pooled=self.baseline.pooled)
         if self.algo.needs_rewards:
             self._check_credited_rewards()
+        self._advise()
+
+    def _advise(self) -> None:
+        """Log what is allowed and rarely meant."""
+        shaping = self._trap()
+        if shaping:
+            log.warning(
+                "reward terms %s count where the outcome %s failed, and algo.baseline.std_level=group divides by a "
+                "group's standard deviation: in a group that is wrong throughout, a little shaping is worth as much as a right "
+                "answer elsewhere. Set algo.baseline.std_level=none (as algo=dr_grpo), or reward.form=gated, or "
+                "algo.baseline.zero_variance_of=outcome (as algo=dapo)",
+                ", ".join(shaping),
+                self.composition.outcome,
+            )
+
+    def _trap(self) -> list[str]:
+        """Terms that pay where the outcome failed, in a reward of several, under a baseline that blows them up."""
+        reward, baseline = self.composition, self.baseline
+        exposed = baseline.std_level == "group" and baseline.zero_variance_of == "total"
+        paid = [name for name, weighting in reward.terms.items() if weighting.weight]
+        if self.algo.needs_rewards or not exposed or reward.form == "gated" or len(paid) < 2:
+            return []
+        return [name for name in paid if name != reward.outcome and reward.terms[name].gate != reward.outcome]
 
     def _check_credited_rewards(self) -> None:
         """What an advantage that the learner makes from credited rewards asks of the credit."""

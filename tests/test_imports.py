@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lightning_jax"
 STAGES = ("ingest", "assemble", "rewards", "credit", "batch", "learner", "publish", "serve")
-LEAVES = {"types", "configuration", "cache", "loopback", "written_calls", "_proto"}  # known to all, knowing no stage
+# Known to all, knowing no stage.
+LEAVES = {"types", "configuration", "cache", "loopback", "written_calls", "tool_verdicts", "_proto"}
 USES_MODEL = {"batch", "learner", "serve", "publish"}
 TOP = {"run", "client", "server", "runner", "presets", "plan", "export", "traces"}
 FRAMEWORKS = {"hydra", "omegaconf"}

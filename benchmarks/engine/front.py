@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -20,7 +21,7 @@ from lightning_jax.serve.config import EngineConfig
 from lightning_jax.serve.engine import Engine, GenerationRequest
 from lightning_jax.serve.generation import Generation, GenerationResult, TokenChunk
 from lightning_jax.serve.http import HttpServer
-from lightning_jax.types import Call, Rollout, SamplingDefaults
+from lightning_jax.types import Call, CallMark, Rollout, SamplingDefaults
 
 KEY = "ljx-bench"
 TEMPLATE = (
@@ -65,6 +66,18 @@ class InstantSink:
     def record_call(self, call: Call) -> Future[None]:
         """Durable at once."""
         return self._stored
+
+    def mark_calls(self, marks: Sequence[CallMark]) -> Future[None]:
+        """Noted at once."""
+        return self._stored
+
+    def calls_of_request(self, attempt_id: str, request_key: str) -> list[Call]:
+        """None."""
+        return []
+
+    def is_settled(self, api_key: str) -> bool:
+        """Always."""
+        return True
 
     def list_calls(self, attempt_id: str) -> list[Call]:
         """None."""

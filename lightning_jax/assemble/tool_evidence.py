@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,32 +14,43 @@ from lightning_jax.assemble.identifiers import call_of_tool_call
 from lightning_jax.assemble.naming import content_text
 from lightning_jax.written_calls import CLOSE, OPEN, calls_in, document
 
+_SHOWN_CALLS, _SHOWN_ANSWER, _SHOWN_ERROR = "Calling tools:", "Observation:", "Error:"  # smolagents' words
+_SHOWN_ID = re.compile(r"""['"]id['"]: ?['"](call_[^'"]+)['"]""")
+_MAX_SHOWN = 100_000  # characters of a text that are searched for calls
 _MARKED = re.compile(rf"{OPEN}\s*(.*?)\s*(?:{CLOSE}|\Z)", re.DOTALL)  # read only where no request repeats them
 
 
 @dataclass(slots=True)
 class Replay:
-    """A tool call as later requests repeat it, with its answer (None: none was seen)."""
+    """A tool call with what later requests show of it."""
 
     tool_call_id: str
-    name: str
+    name: str  # of these two what the server handed out, where it is recorded; an agent may repeat them mended
     arguments: str
-    answer: str | None = None
+    answer: str | None = None  # None: none was seen
+    repeated: bool = False  # a later request shows the call itself
+    verdict: types.ToolVerdict = "unanswered"  # by the server, before any answer
 
 
 def replays(calls: Sequence[types.Call]) -> dict[str, dict[str, Replay]]:
-    """call id → tool-call id → what later requests show. Reads each message once while a conversation only grows."""
+    """call id → tool-call id → what is known. Reads each message once while a conversation only grows."""
     found: dict[str, dict[str, Replay]] = {}
-    seen: dict[str, tuple[int, Any]] = {}  # agent_key → (messages read, the last of them)
     for call in calls:
-        messages = _messages(call.request)
-        start, last = seen.get(call.agent_key, (0, None))
+        for one in call.tool_calls or ():
+            if one.tool_call_id:
+                replay = Replay(one.tool_call_id, one.name, one.arguments, verdict=one.verdict)
+                found.setdefault(call.call_id, {})[one.tool_call_id] = replay
+    seen: dict[str, tuple[int, Any, list[str]]] = {}  # agent_key → (messages read, the last of them, calls in its text)
+    for call in calls:
+        messages = messages_of(call.request)
+        start, last, shown = seen.get(call.agent_key, (0, None, []))
         if not (0 < start <= len(messages) and messages[start - 1] == last):
-            start = 0
+            start, shown = 0, []
         for message in messages[start:]:
             _note(message, found)
+            shown = _note_text(message, found, shown)
         if messages:
-            seen[call.agent_key] = (len(messages), messages[-1])
+            seen[call.agent_key] = (len(messages), messages[-1], shown)
     return found
 
 
@@ -62,7 +75,8 @@ def tool_schemas(request: Mapping[str, Any]) -> dict[str, Any] | None:
     return schemas
 
 
-def _messages(request: Mapping[str, Any]) -> list[Any]:
+def messages_of(request: Mapping[str, Any]) -> list[Any]:
+    """The conversation in a request, chat or responses form; [] where it has none."""
     for key in ("messages", "input"):
         if isinstance(request.get(key), list):
             messages: list[Any] = request[key]
@@ -88,13 +102,60 @@ def _note(message: Any, found: dict[str, dict[str, Replay]]) -> None:
         _answered(message.get("tool_call_id"), message.get("content"), found)
 
 
+def _note_text(message: Any, found: dict[str, dict[str, Replay]], shown: list[str]) -> list[str]:
+    """Take tool calls and answers out of a message that shows them as text; returns the calls that wait for an answer.
+
+    smolagents repeats a turn's calls as "Calling tools:" and a list, then its answers together as "Observation:", or
+    the first failure as "Error:".
+    """
+    if not isinstance(message, dict) or message.get("role") not in ("assistant", "user", "tool"):
+        return shown
+    text = content_text(message.get("content"))[:_MAX_SHOWN]
+    if message["role"] == "assistant":
+        _, mark, listed = text.rpartition(_SHOWN_CALLS)
+        shown = _SHOWN_ID.findall(listed) if mark else []
+        known = {identity: found.get(call_of_tool_call(identity), {}).get(identity) for identity in shown}
+        for replay in known.values():
+            if replay is not None:
+                replay.repeated = True
+        for identity, body in _listed(listed) if mark and None in known.values() else ():
+            _called(identity, body, found)
+        return shown
+    starts = [at for mark in (_SHOWN_ANSWER, _SHOWN_ERROR) if (at := _line_start(text, mark)) >= 0]
+    if not shown or not starts:
+        return shown
+    answer = text[min(starts) :].removeprefix(_SHOWN_ANSWER).strip()
+    for identity in shown:
+        _answered(identity, answer, found)
+    return []
+
+
+def _listed(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(id, name and arguments) of the calls in a list as Python shows it; none where it is no such list."""
+    try:
+        items = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return
+    for item in items if isinstance(items, list) else ():
+        body = item.get("function") if isinstance(item, dict) else None
+        if isinstance(body, dict) and isinstance(item.get("id"), str):
+            arguments = body.get("arguments")
+            written = arguments if isinstance(arguments, str) else json.dumps(arguments, default=str)
+            yield item["id"], {**body, "arguments": written}
+
+
+def _line_start(text: str, mark: str) -> int:
+    """Where a line begins with `mark`; -1: nowhere."""
+    return 0 if text.startswith(mark) else text.find("\n" + mark) + 1 or -1
+
+
 def _called(identity: Any, body: Mapping[str, Any], found: dict[str, dict[str, Replay]]) -> None:
     if isinstance(identity, str) and (call_id := call_of_tool_call(identity)):
         name, arguments = body.get("name"), body.get("arguments")
         replay = Replay(
             identity, name if isinstance(name, str) else "", arguments if isinstance(arguments, str) else ""
         )
-        found.setdefault(call_id, {}).setdefault(identity, replay)
+        found.setdefault(call_id, {}).setdefault(identity, replay).repeated = True
 
 
 def _answered(identity: Any, content: Any, found: dict[str, dict[str, Replay]]) -> None:

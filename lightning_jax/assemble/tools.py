@@ -1,22 +1,23 @@
-"""How the policy's tool calls went: a verdict from the requests, and a second layer from spans.
+"""How the policy's tool calls went: a verdict from the record and the requests, and a second layer from spans.
 
-Layer one needs no OpenTelemetry: the tool is among those offered, its arguments are JSON that fits its schema, the next
-request answers it, and the answer is no error sentence. Layer two sees what frameworks hide from the model: a tool
-span's error, and HTTP statuses of the external API below it. A time-out, seen by either, is never a valid answer.
+Layer one needs no OpenTelemetry: the tool is among those offered, its arguments, as the server handed them out, are
+JSON that fits its schema, the next request answers it, and the answer is no error sentence. Layer two sees what
+frameworks hide from the model: a tool span's error, and HTTP statuses of the external API below it. A time-out, seen by
+either, is never a valid answer.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from lightning_jax import types
 from lightning_jax.assemble.joins import Reading, SpanId
 from lightning_jax.assemble.tool_evidence import Replay, replays, tool_schemas, written
+from lightning_jax.ingest.references import attempt_in
+from lightning_jax.tool_verdicts import judged_call
 
 # An answer that begins like an error: frameworks' own sentences, exceptions by name, HTTP failures.
 _ERROR = re.compile(
@@ -29,6 +30,7 @@ _TIMEOUT = re.compile(r"time[d]?[ _-]?out|\b(?:504|408)\b", re.IGNORECASE)
 _HTTP = re.compile(
     r"(?:http(?:/[\d.]+)?|status(?: code)?)[ :=]+([45]\d\d)\b|\b([45]\d\d) (?:client|server) error", re.IGNORECASE
 )
+_LLM_PATH = re.compile(r"/v1/(?:chat/completions|completions|responses|models)/?(?:[?#]|$)")
 _TIMEOUT_CODES = (408, 504, 598, 599)
 # Worst first: of two layers' verdicts the one that comes earlier here holds.
 _SEVERITY: tuple[types.ToolVerdict, ...] = (
@@ -50,25 +52,42 @@ def tool_uses(
 ) -> dict[str, tuple[types.ToolUse, ...]]:
     """The tool calls of each call that made any, by call id."""
     found = replays(calls)
-    spans = _ToolSpans(reading)
+    spans = _ToolSpans(reading, calls)
     last = calls[-1].call_id if calls else ""
+    newest = {call.agent_key: call.call_id for call in calls}
     uses = {}
     for call in calls:
-        seen = list(found.get(call.call_id, {}).values())
-        if not seen and (call.finish_reason == "tool_calls" or "<tool_call>" in call.text):
-            seen = [Replay(f"call_{call.call_id}_{n}", *use) for n, use in enumerate(written(call))]
-            seen = seen or [Replay("", "", "")]
+        seen = _made(call, found.get(call.call_id, {}))
         if seen:
             ended_well = call.call_id == last and outcome.status == "succeeded"
+            # Where the agent spoke on without a trace of the call, nobody can say whether it was answered.
+            hidden = newest[call.agent_key] != call.call_id
             schemas = tool_schemas(call.request)
-            uses[call.call_id] = tuple(_use(replay, call, schemas, spans, ended_well) for replay in seen)
+            uses[call.call_id] = tuple(
+                _use(replay, call, schemas, spans, unseen=ended_well or (hidden and not replay.repeated))
+                for replay in seen
+            )
     return uses
 
 
+def _made(call: types.Call, found: Mapping[str, Replay]) -> list[Replay]:
+    """The tool calls of a call: all that it handed out, where that is recorded; else what requests or its text show."""
+    if call.tool_calls is not None:
+        return [
+            found.get(one.tool_call_id) or Replay("", one.name, one.arguments, verdict=one.verdict)
+            for one in call.tool_calls
+        ]
+    seen = list(found.values())
+    if not seen and (call.finish_reason == "tool_calls" or "<tool_call>" in call.text):
+        seen = [Replay(f"call_{call.call_id}_{n}", *use) for n, use in enumerate(written(call))]
+        seen = seen or [Replay("", "", "")]
+    return seen
+
+
 def _use(
-    replay: Replay, call: types.Call, schemas: Mapping[str, Any] | None, spans: _ToolSpans, ended_well: bool
+    replay: Replay, call: types.Call, schemas: Mapping[str, Any] | None, spans: _ToolSpans, *, unseen: bool
 ) -> types.ToolUse:
-    wire = _by_wire(replay, schemas, ended_well)
+    wire = _by_wire(replay, schemas, unseen)
     seen = spans.take(replay, call)
     findings = [wire, *([seen] if seen is not None else [])]
     if seen is not None and seen.verdict == "ok" and wire.verdict in ("unanswered", "unknown"):
@@ -85,22 +104,13 @@ def _use(
     )
 
 
-def _by_wire(replay: Replay, schemas: Mapping[str, Any] | None, ended_well: bool) -> _Finding:
-    """Layer one."""
-    if not replay.name:
-        return _Finding("invalid_json" if replay.arguments else "unknown", detail=replay.arguments)
-    if schemas is not None and replay.name not in schemas:
-        return _Finding("unknown_tool", detail=f"{replay.name!r} is not among {sorted(schemas)}")
-    try:
-        arguments = json.loads(replay.arguments or "{}")
-    except (ValueError, RecursionError) as error:
-        return _Finding("invalid_json", detail=str(error))
-    misfit = _misfit(arguments, schemas[replay.name]) if schemas is not None else ""
-    if misfit:
-        return _Finding("schema_mismatch", detail=misfit)
+def _by_wire(replay: Replay, schemas: Mapping[str, Any] | None, unseen: bool) -> _Finding:
+    """Layer one. unseen: that no answer was seen says nothing, as of a call that ends the agent well."""
+    verdict, detail = judged_call(replay.name, replay.arguments, schemas)
+    if (known := replay.verdict if replay.verdict != "unanswered" else verdict) != "unanswered":
+        return _Finding(known, detail=detail)
     if replay.answer is None:
-        # A call that ends the agent well (a forced final answer) is answered by nobody.
-        return _Finding("unknown" if ended_well else "unanswered")
+        return _Finding("unknown" if unseen else "unanswered")
     return judged(replay.answer) if _ERROR.match(replay.answer) else _Finding("ok")
 
 
@@ -113,41 +123,12 @@ def judged(message: str, code: int = 0) -> _Finding:
     return _Finding("http_error" if code >= 400 else "tool_error", code, message)
 
 
-def _misfit(arguments: Any, schema: Any) -> str:
-    """Why arguments do not fit a tool's JSON schema; "" where they do, or where the schema itself is none."""
-    if not isinstance(schema, dict):
-        return ""
-    validator = _validator(json.dumps(schema, sort_keys=True))
-    if validator is None:
-        return ""
-    try:
-        error = next(iter(validator.iter_errors(arguments)), None)
-    except Exception:  # a schema with references that lead nowhere fails only when used
-        return ""
-    return str(error.message) if error is not None else ""
-
-
-@lru_cache(maxsize=1024)
-def _validator(schema: str) -> Any:
-    # Here, because it takes seconds to import where a package for IRIs is installed too (Jupyter brings one).
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-
-    document = json.loads(schema)
-    try:
-        kind = validator_for(document, default=Draft202012Validator)
-        kind.check_schema(document)
-        return kind(document)
-    except (SchemaError, RecursionError):
-        return None
-
-
 class _ToolSpans:
     """Layer two: the tool spans of an attempt, each given to one tool call at most."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, calls: Sequence[types.Call]) -> None:
         self._reading = reading
+        self._own_hosts = _own_hosts(reading, calls)
         self._by_id: dict[str, list[SpanId]] = {}
         self._by_name: dict[str, list[SpanId]] = {}
         for identity, facts in reading.facts.items():
@@ -180,7 +161,8 @@ class _ToolSpans:
     def _finding(self, identity: SpanId) -> _Finding:
         facts, span = self._reading.facts[identity], self._reading.spans[identity]
         latency = max(0, span.end_ns - span.start_ns) / 1e9
-        requests = self._requests.get(identity, [])
+        # By the last request to each address: what a retry made good is no failure.
+        requests = list({url: (code, error) for url, code, error in self._requests.get(identity, [])}.values())
         code = facts.status_code or next((code for code, _ in requests if code >= 400), 0)
         failed = next((error for _, error in requests if error), "")
         if facts.error or code >= 400 or failed:
@@ -193,17 +175,17 @@ class _ToolSpans:
             return _Finding(finding.verdict, finding.status_code, finding.detail, latency)
         return _Finding("ok", latency_s=latency)
 
-    def _external_requests(self) -> dict[SpanId, list[tuple[int, str]]]:
-        """Tool span → (status, error) of the HTTP requests below it.
+    def _external_requests(self) -> dict[SpanId, list[tuple[str, int, str]]]:
+        """Tool span → (URL, status, error) of the HTTP requests below it, in the order they were made.
 
         Several frameworks lose the context: a request in a trace of its own belongs to the one tool that ran meanwhile.
         """
         reading = self._reading
         tools = [identity for identity, facts in reading.facts.items() if facts.kind == "tool"]
-        found: dict[SpanId, list[tuple[int, str]]] = {}
+        found: dict[SpanId, list[tuple[str, int, str]]] = {}
         above: dict[SpanId, SpanId | None] = {}
         for identity, facts in reading.facts.items() if tools else ():
-            if facts.kind != "http" or ("/v1/" in facts.url and "/rollout/" in facts.url):
+            if facts.kind != "http" or self._is_own(facts.url):
                 continue
             owner = self._tool_above(identity, above)
             if owner is None and not reading.spans[identity].parent_id:
@@ -214,8 +196,13 @@ class _ToolSpans:
                 ]  # fmt: skip
                 owner = meanwhile[0] if len(meanwhile) == 1 else None
             if owner is not None:
-                found.setdefault(owner, []).append((facts.status_code, facts.error))
+                address = facts.url or identity[1].hex()  # of one that tells no address nothing is a retry
+                found.setdefault(owner, []).append((address, facts.status_code, facts.error))
         return found
+
+    def _is_own(self, url: str) -> bool:
+        """Whether a request went to the policy server: a sub-agent's call is no external API's failure."""
+        return attempt_in(url) is not None or (_LLM_PATH.search(url) is not None and _host(url) in self._own_hosts)
 
     def _tool_above(self, start: SpanId, above: dict[SpanId, SpanId | None]) -> SpanId | None:
         """The nearest tool span among a span's ancestors; remembered, so that chains are walked once."""
@@ -236,6 +223,28 @@ class _ToolSpans:
         for below in path:
             above[below] = owner
         return owner
+
+
+def _own_hosts(reading: Reading, calls: Sequence[types.Call]) -> set[str]:
+    """Where the policy server is reached: by an attempt's URL, or by a request during which it made one of the calls.
+
+    Agents with nothing but a key ask a bare /v1 there, as they would ask any other server of OpenAI's API.
+    """
+    hosts = set()
+    for identity, facts in reading.facts.items():
+        span = reading.spans[identity]
+        if facts.kind != "http" or not facts.url:
+            continue
+        if attempt_in(facts.url) is not None or (
+            _LLM_PATH.search(facts.url) is not None
+            and any(span.start_ns <= call.started_ns and call.ended_ns <= span.end_ns for call in calls)
+        ):
+            hosts.add(_host(facts.url))
+    return hosts
+
+
+def _host(url: str) -> str:
+    return url.partition("//")[2].partition("/")[0]
 
 
 def _bare(text: str) -> str:

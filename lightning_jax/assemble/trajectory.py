@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lightning_jax import types
+from lightning_jax.assemble.delivery import undelivered
 from lightning_jax.assemble.identifiers import call_of_response
 from lightning_jax.assemble.joins import Reading, read_spans
 from lightning_jax.assemble.naming import AgentNaming, speakers
@@ -95,8 +96,10 @@ def _usable(calls: Sequence[types.Call], quarantined: list[Quarantined]) -> list
     """The calls that can be transitions, by sequence."""
     usable: list[types.Call] = []
     seen: set[str] = set()
-    for call in sorted(calls, key=lambda call: (call.sequence, call.started_ns)):
-        reason = _defect(call) or ("duplicate" if call.call_id in seen else "")
+    ordered = sorted(calls, key=lambda call: (call.sequence, call.started_ns))
+    lost = undelivered(ordered)
+    for call in ordered:
+        reason = _defect(call) or lost.get(call.call_id) or ("duplicate" if call.call_id in seen else "")
         if reason:
             quarantined.append(Quarantined("call", call.call_id, reason))
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
+from sqlalchemy import Connection, Update, bindparam, exists, select, update
 
 from lightning_jax import types
 from lightning_jax.ingest import schema
@@ -37,6 +37,27 @@ _OF_ATTEMPT = (
     select(schema.calls)
     .where(schema.calls.c.attempt_id == bindparam("attempt"))
     .order_by(schema.calls.c.sequence, schema.calls.c.started_ns, schema.calls.c.call_id)
+)
+_OF_REQUEST = _OF_ATTEMPT.where(schema.calls.c.request_key == bindparam("key"))
+# Marks stop where the attempt does: what was sealed never changes.
+_RUNNING = exists().where(
+    schema.attempts.c.attempt_id == schema.calls.c.attempt_id, schema.attempts.c.status == "running"
+)
+_MARKED = update(schema.calls).where(schema.calls.c.call_id == bindparam("call"), _RUNNING)
+_DELIVERED = _MARKED.values(delivered_ns=bindparam("time"))
+_UNDELIVERED = _MARKED.where(schema.calls.c.delivered_ns == 0).values(delivered_ns=bindparam("time"))
+_SUPERSEDED = _MARKED.values(superseded_by=bindparam("other"))
+# Those whose server went away before it could say; calls without a key were recorded by somebody who never says.
+_UNTOLD = (
+    update(schema.calls)
+    .where(
+        schema.calls.c.attempt_id.in_(
+            select(schema.attempts.c.attempt_id).where(schema.attempts.c.status == "running")
+        ),
+        schema.calls.c.delivered_ns == 0,
+        schema.calls.c.request_key != "",
+    )
+    .values(delivered_ns=-1)
 )
 
 
@@ -88,6 +109,25 @@ def record_many(transaction: Transaction, rows: Sequence[Mapping[Any, Any]]) -> 
     return refused | {call_id: AttemptEnded(text) for call_id, text in late.items()}
 
 
+def mark(transaction: Transaction, marks: Sequence[types.CallMark]) -> None:
+    """Note what became of calls. A mark on a call of an ended attempt, or of none, changes nothing."""
+    by_kind: dict[Update, list[dict[str, Any]]] = {_DELIVERED: [], _UNDELIVERED: [], _SUPERSEDED: []}
+    for one in marks:
+        if one.delivered_ns:
+            kind = _DELIVERED if one.delivered_ns > 0 else _UNDELIVERED
+            by_kind[kind].append({"call": one.call_id, "time": one.delivered_ns})
+        if one.superseded_by:
+            by_kind[_SUPERSEDED].append({"call": one.call_id, "other": one.superseded_by})
+    for statement, values in by_kind.items():
+        if values:
+            transaction.connection.execute(statement, values)
+
+
+def doubt_deliveries(connection: Connection) -> None:
+    """Take the calls of running attempts whose delivery nobody told of for undelivered: their server has ended."""
+    connection.execute(_UNTOLD)
+
+
 def _identity_of(row: Mapping[Any, Any] | None) -> tuple[str, bytes] | None:
     return None if row is None else (row["attempt_id"], bytes(row["response_ids"]))
 
@@ -132,6 +172,12 @@ def _late(row: Mapping[Any, Any], status: str) -> str:
 def of_attempt(connection: Connection, attempt_id: str) -> tuple[types.Call, ...]:
     """The calls of one attempt, by sequence."""
     return tuple(call_of(row) for row in connection.execute(_OF_ATTEMPT, {"attempt": attempt_id}).mappings())
+
+
+def of_request(connection: Connection, attempt_id: str, request_key: str) -> tuple[types.Call, ...]:
+    """The calls of one attempt that answered requests of this digest, by sequence."""
+    values = {"attempt": attempt_id, "key": request_key}
+    return tuple(call_of(row) for row in connection.execute(_OF_REQUEST, values).mappings())
 
 
 def identities(connection: Connection, call_ids: Sequence[str]) -> dict[str, tuple[str, str]]:

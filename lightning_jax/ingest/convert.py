@@ -6,7 +6,7 @@ The ``*_of`` functions take input from outside: they raise ValueError, with what
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from opentelemetry.proto.trace.v1 import trace_pb2
@@ -29,6 +29,9 @@ DISPOSITIONS: dict[str, Any] = {
 }
 FINISH_REASONS: dict[str, Any] = {
     name: call_pb2.FinishReason.Value(f"FINISH_REASON_{name.upper()}") for name in get_args(types.FinishReason)
+}
+VERDICTS: dict[str, Any] = {
+    name: call_pb2.ToolVerdict.Value(f"TOOL_VERDICT_{name.upper()}") for name in get_args(types.ToolVerdict)
 }
 
 
@@ -162,7 +165,11 @@ def call_message(call: types.Call) -> call_pb2.Call:
         started_ns=call.started_ns,
         ended_ns=call.ended_ns,
         request_json=json_text(call.request, f"request of call {call.call_id!r}"),
-        text=call.text.encode("utf-8", "replace").decode("utf-8"),
+        text=_sendable(call.text),
+        tool_calls=None if call.tool_calls is None else issued_message(call.tool_calls),
+        request_key=call.request_key,
+        delivered_ns=call.delivered_ns,
+        superseded_by=call.superseded_by,
     )
 
 
@@ -192,7 +199,44 @@ def call_of(message: call_pb2.Call) -> types.Call:
         ended_ns=message.ended_ns,
         request=json_of(message.request_json, f"request_json of call {message.call_id!r}"),
         text=message.text,
+        tool_calls=issued_of(message.tool_calls) if message.HasField("tool_calls") else None,
+        request_key=message.request_key,
+        delivered_ns=message.delivered_ns,
+        superseded_by=message.superseded_by,
     )
+
+
+def issued_message(calls: Sequence[types.IssuedToolCall]) -> call_pb2.IssuedToolCalls:
+    """Tool calls as handed out to protobuf."""
+    return call_pb2.IssuedToolCalls(
+        calls=[
+            call_pb2.IssuedToolCall(
+                tool_call_id=call.tool_call_id,
+                name=_sendable(call.name),
+                arguments=_sendable(call.arguments),
+                verdict=VERDICTS[call.verdict],
+            )
+            for call in calls
+        ]
+    )
+
+
+def issued_of(message: call_pb2.IssuedToolCalls) -> tuple[types.IssuedToolCall, ...]:
+    """Protobuf to tool calls as handed out."""
+    return tuple(
+        types.IssuedToolCall(
+            call.tool_call_id,
+            call.name,
+            call.arguments,
+            name_of(VERDICTS, call.verdict, f"verdict of tool call {call.tool_call_id!r}"),
+        )
+        for call in message.calls
+    )
+
+
+def _sendable(text: str) -> str:
+    """Text without halves of surrogate pairs, which a model may write and UTF-8 has no bytes for."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def reward_message(reward: types.Reward) -> reward_pb2.Reward:

@@ -7,7 +7,7 @@ what no column of every database holds (NUL, halves of surrogate pairs) is repla
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,6 +134,10 @@ def call_row(call: types.Call) -> dict[str, Any]:
         "ended_ns": call.ended_ns,
         "request": json_text(call.request, f"request of call {call.call_id!r}"),
         "text": column_text(call.text),  # a model may emit anything
+        "tool_calls": None if call.tool_calls is None else tool_calls_json(call.tool_calls),
+        "request_key": call.request_key,
+        "delivered_ns": call.delivered_ns,
+        "superseded_by": call.superseded_by,
     }
 
 
@@ -157,7 +161,21 @@ def call_of(row: Mapping[Any, Any]) -> types.Call:
         ended_ns=row["ended_ns"],
         request=json.loads(row["request"]),
         text=row["text"],
+        tool_calls=None if row["tool_calls"] is None else tool_calls_of(row["tool_calls"]),
+        request_key=row["request_key"],
+        delivered_ns=row["delivered_ns"],
+        superseded_by=row["superseded_by"],
     )
+
+
+def tool_calls_json(calls: Sequence[types.IssuedToolCall]) -> str:
+    """Issued tool calls as ASCII JSON (lone surrogates survive)."""
+    return json.dumps([[c.tool_call_id, c.name, c.arguments, c.verdict] for c in calls], separators=(",", ":"))
+
+
+def tool_calls_of(text: str) -> tuple[types.IssuedToolCall, ...]:
+    """The reverse of `tool_calls_json`."""
+    return tuple(types.IssuedToolCall(*fields) for fields in json.loads(text))
 
 
 SPAN_COLUMNS = (

@@ -21,7 +21,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_VERSION = 2  # grows with every change below; migrations/ has the way from the version before
+SCHEMA_VERSION = 4  # grows with every change below; migrations/ has the way from the version before
 
 # SQLite gives autoincrement to INTEGER only; 64 bits there anyway.
 _Serial = BigInteger().with_variant(Integer(), "sqlite")
@@ -44,7 +44,7 @@ rollouts = Table(
     Column("sample", Integer, nullable=False),
     Column("mode", String, nullable=False),
     Column("seed", BigInteger, nullable=False),
-    Column("step", Integer, nullable=False),
+    Column("step", BigInteger, nullable=False),
     Column("timeout_s", Float, nullable=False),
     Column("max_attempts", Integer, nullable=False),
     Column("input", Text, nullable=False),  # JSON
@@ -92,6 +92,10 @@ calls = Table(
     Column("ended_ns", BigInteger, nullable=False),
     Column("request", Text, nullable=False),  # JSON body as received
     Column("text", Text, nullable=False),
+    Column("tool_calls", Text),  # JSON of IssuedToolCall; NULL: not told
+    Column("request_key", String, nullable=False, server_default=""),
+    Column("delivered_ns", BigInteger, nullable=False, server_default="0"),
+    Column("superseded_by", String, nullable=False, server_default=""),
     Index("calls_by_attempt", "attempt_id", "sequence"),
 )
 
@@ -111,6 +115,8 @@ spans = Table(
     Column("body", LargeBinary, nullable=False),
     UniqueConstraint("trace_id", "span_id"),
     Index("spans_by_attempt", "attempt_id", "id"),
+    # Tiny: by it every batch asks for spans of its traces that nobody could place.
+    Index("spans_unplaced", "trace_id", sqlite_where=text("rollout_id = ''"), postgresql_where=text("rollout_id = ''")),
     sqlite_autoincrement=True,
 )
 
@@ -155,7 +161,7 @@ policies = Table(
     metadata,
     Column("version", BigInteger, primary_key=True),
     Column("digest", String, nullable=False),
-    Column("step", Integer, nullable=False),
+    Column("step", BigInteger, nullable=False),
     Column("published_ns", BigInteger, nullable=False),
 )
 

@@ -55,6 +55,7 @@ class Store:
         with self._write_engine.begin() as connection:
             upgrade.prepare(connection)
             sealing.renew_leases(Transaction(connection, clock()))
+            calls.doubt_deliveries(connection)
         self._read_engine = open_engine(url, writer=False)
         self._writer = Writer(self._write_engine, self._expire, upkeep_s=upkeep_s, clock=clock)
 
@@ -82,6 +83,10 @@ class Store:
         """
         return self._writer.submit(partial(calls.record, row=call_row(call)))
 
+    def mark_calls(self, marks: Sequence[types.CallMark]) -> Future[None]:
+        """Note which calls were delivered, not delivered, or superseded. Those of ended attempts stay as they are."""
+        return self._writer.submit(partial(calls.mark, marks=tuple(marks)))
+
     def record_call_rows(self, rows: Sequence[Mapping[str, Any]]) -> Future[dict[str, StoreRefusal]]:
         """Store many calls (rows of `records.call_row`), each on its own, by the rules of record_call.
 
@@ -105,6 +110,11 @@ class Store:
         hashed = grants.key_hash(api_key)
         known = self._cache.by_hash(hashed) is not None or self._cache.is_nobodys(hashed)
         return known or not api_key.startswith(grants.KEY_PREFIX)
+
+    def calls_of_request(self, attempt_id: str, request_key: str) -> tuple[types.Call, ...]:
+        """The calls stored of an attempt for requests of this digest, by sequence."""
+        with self._reading() as connection:
+            return calls.of_request(connection, attempt_id, request_key)
 
     def attempt_grant(self, rollout_id: str, attempt_id: str) -> AttemptGrant | None:
         """The grant of an attempt named by URL path or resource attribute; None where the pair does not exist."""

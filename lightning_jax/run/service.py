@@ -69,6 +69,7 @@ class Service:
         front = _front(serve or {}, admin_key, keys or {}, tls)
         self._log = RequestLog(log_folder) if log_folder is not None else None
         app = create_app(self.engine, tokenizer, self.store, front, grpc_port=lambda: self._grpc_port, log=self._log)
+        self._drain: Callable[[], None] = app.state.drain
         self._http = HttpServer(app, host=host, port=http_port, settings=front)
         self._ingest = IngestServer(
             self.store,
@@ -114,6 +115,7 @@ class Service:
         """Drain and close, outside in."""
         self._ingest.stop(grace=1.0)
         self._http.stop()
+        self._drain()
         self.engine.stop()
         self.store.close()
         if self._log is not None:

@@ -77,12 +77,13 @@ class Answer:
         *,
         stream: bool,
         grace_s: float,
+        note: Callable[[bool], None] | None = None,
     ) -> None:
+        """note: told True once the answer is delivered, False where it ended and nobody waits for it (any more)."""
         self._engine = engine
         self.call_id = call_id
         self.choices = list(choices)
         self.prompt_tokens = prompt_tokens
-        self.created = int(time.time())
         self.started_ns = time.time_ns()
         self.deltas: list[Delta] = []
         self.error: ApiError | None = None
@@ -91,11 +92,17 @@ class Answer:
         self.waiters = 0
         self._stream = stream
         self._grace_s = grace_s
+        self._note = note or (lambda _: None)
         self._loop = asyncio.get_running_loop()
         self._changed: asyncio.Future[None] = self._loop.create_future()
         self._attached = asyncio.Event()
         self._abandoned = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def created(self) -> int:
+        """Unix time in seconds."""
+        return self.started_ns // 10**9
 
     @property
     def failed(self) -> bool:
@@ -113,11 +120,15 @@ class Answer:
     def detach(self, *, delivered: bool) -> None:
         """A connection got everything, or is gone."""
         self.waiters -= 1
-        self.delivered = self.delivered or delivered
+        if delivered and not self.delivered:
+            self.delivered = True
+            self._note(True)
         if self.waiters == 0:
             self._attached.clear()
             if not self.done:
                 self._timer = self._loop.call_later(self._grace_s, self._abandoned.set)
+            elif not self.delivered:
+                self._note(False)
 
     async def changed(self) -> None:
         """Wait until there are new deltas, or the end."""
@@ -134,6 +145,15 @@ class Answer:
         except EngineStopped as error:
             self._withdraw()
             raise ApiError(503, str(error), headers={"retry-after": "1"}) from error
+
+    def recall(self, started_ns: int, *, delivered: bool) -> None:
+        """In place of `start` and `run`, where the choices are filled from a record: the end is there already."""
+        self.started_ns, self.done, self.delivered = started_ns, True, delivered
+        for choice in self.choices:
+            calls = choice.reader.calls if choice.reader is not None else []
+            ids, logps = list(choice.text.ids), list(choice.text.logps)
+            self.deltas.append(Delta(choice.index, choice.content, calls, ids, logps, [], choice.finish_reason))
+            choice.told = len(ids)
 
     async def run(self, record: Record, save: Save) -> None:
         """From sampling to the end; never raises: what goes wrong becomes `error`."""
@@ -157,6 +177,8 @@ class Answer:
             self.done = True
             if self._timer is not None:
                 self._timer.cancel()
+            if self.error is not None or self.waiters == 0:
+                self._note(False)
             self._tell()
 
     async def _sampled(self) -> list[GenerationResult]:

@@ -7,6 +7,7 @@ is handed. Bodies are read by hand: a request costs a fraction of what validatio
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,18 +21,21 @@ from lightning_jax.serve.chat import ChatService, ChatTokenizer
 from lightning_jax.serve.chat_request import ChatRequest, parse_chat
 from lightning_jax.serve.completions import CompletionChunks, completion_body, parse_completion
 from lightning_jax.serve.config import ServeConfig
-from lightning_jax.serve.errors import ApiError, busy
-from lightning_jax.serve.event_stream import GENERATION_ID, EventStream, Writer, disconnected
-from lightning_jax.serve.identity import CallSink, Identity, check_operator, identify
+from lightning_jax.serve.errors import ApiError, busy, unforeseen
+from lightning_jax.serve.event_stream import GENERATION_ID, EventStream, PlainAnswer, Writer, disconnected
+from lightning_jax.serve.identity import CallSink, Grant, Identity, check_operator, identify
 from lightning_jax.serve.metrics import ServerMetrics
 from lightning_jax.serve.policy_engine import PolicyEngine
+from lightning_jax.serve.recall import answers_of
 from lightning_jax.serve.request_log import RequestLog
 from lightning_jax.serve.responses import ChunkWriter, Decode, completion, encode
 from lightning_jax.serve.responses_answer import ResponseEvents, response_body
 from lightning_jax.serve.responses_request import parse_responses
-from lightning_jax.serve.retries import RetryTable, retry_key
+from lightning_jax.serve.retries import Key, RetryTable, request_key, retry_key
+from lightning_jax.types import Call
 
 __all__ = ["ServeConfig", "create_app"]
+logger = logging.getLogger(__name__)
 ATTEMPT = "/rollout/{rollout}/attempt/{attempt}"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -56,6 +60,8 @@ def create_app(
 ) -> FastAPI:
     """The ASGI app over a started engine. `sink` stores calls and knows attempts (see `CallSink`).
 
+    Once no request is served any more, `app.state.drain()` waits until the sink has been told what was delivered.
+
     `grpc_port` tells where ingestion listens on the same host, for clients that know only this address; 0: nowhere.
     `log` gets a line for each answer.
     """
@@ -69,6 +75,7 @@ def create_app(
         app.add_route(f"{prefix}/v1/models", front.guarded(front.models), methods=["GET"])
     app.add_route("/healthcheck", front.guarded(front.health), methods=["GET", "POST"])
     app.add_route("/metrics", front.guarded(front.metrics), methods=["GET"])
+    app.state.drain = front.drain
     return app
 
 
@@ -121,14 +128,24 @@ class _Front:
             try:
                 response = await endpoint(request)
             except ApiError as error:
-                code = error.code or error.message
-                response = Response(encode(error.body()), error.status, error.headers, "application/json")
+                code, response = error.code or error.message, _refusal(error)
+            except Exception as error:  # the client gets JSON that it understands; the cause goes to the log
+                told = unforeseen(error)
+                code, response = repr(error), _refusal(told)
+                if told.status == 503:
+                    logger.warning("%s: %s", endpoint.__name__, error)
+                else:
+                    logger.exception("%s failed", endpoint.__name__)
             self._metrics.answered(endpoint.__name__, response.status_code)
             if self._log is not None:
                 self._log_answer(self._log, endpoint.__name__, request, response, began, code)
             return response
 
         return call
+
+    def drain(self) -> None:
+        """Wait until the sink knows what was delivered."""
+        self._service.marks.drain()
 
     @staticmethod
     def _log_answer(
@@ -173,13 +190,15 @@ class _Front:
         self._in_progress -= 1
 
     async def _answered(self, request: Request, dialect: Dialect) -> Response:
-        identity = self._identify(request)
+        identity = await self._identify(request)
         raw = await self._body(request)
         chat = dialect.parse(raw, self._config.max_choices)
         key, marked = retry_key(identity.scope, request.url.path, raw, request.headers)
+        lost = await self._recall(key, chat, identity.grant) if marked and identity.grant is not None else []
+        await self._service.prepare(identity.grant)
         answer = self._retries.find(key) if marked else None
         if answer is None:
-            answer = self._service.begin(chat, identity.grant)
+            answer = self._service.begin(chat, identity.grant, request_key(key), lost)
             self._retries.add(key, answer)
         else:
             self._metrics.joined()
@@ -188,9 +207,24 @@ class _Front:
             return EventStream(answer, dialect.writer(answer, chat), self._config.keepalive_s, self._stream_ended)
         return await self._plain(request, chat, answer, dialect)
 
+    async def _recall(self, key: Key, chat: ChatRequest, grant: Grant) -> list[Call]:
+        """Take what an earlier process recorded of a request into the table, once.
+
+        Returns what was recorded but can't be given again.
+        """
+        if self._retries.is_recalled(key):
+            return []
+        calls = await asyncio.to_thread(self._sink.calls_of_request, grant.attempt_id, request_key(key))
+        known = {choice.call_id for answer in self._retries.answers(key) for choice in answer.choices}
+        oldest_ns = time.time_ns() - int(self._config.replay_ttl_s * 1e9)
+        whole, broken = answers_of([call for call in calls if call.call_id not in known], chat, oldest_ns)
+        if not self._retries.is_recalled(key):  # by another retry, meanwhile
+            self._retries.recall(key, [self._service.recall(chat, grant, group) for group in whole])
+        return broken
+
     async def models(self, request: Request) -> Response:
         """GET models."""
-        self._identify(request)
+        await self._identify(request)
         model = {"id": self._config.model_name, "object": "model", "created": 0, "owned_by": "lightning_jax"}
         return Response(encode({"object": "list", "data": [model]}), media_type="application/json")
 
@@ -210,29 +244,28 @@ class _Front:
 
     async def _plain(self, request: Request, chat: ChatRequest, answer: Answer, dialect: Dialect) -> Response:
         gone = asyncio.ensure_future(disconnected(request.receive))
-        delivered = False
         try:
             while not answer.done and not gone.done():
                 change = asyncio.ensure_future(answer.changed())
                 await asyncio.wait({change, gone}, return_when=asyncio.FIRST_COMPLETED)
                 change.cancel()
-            delivered = answer.done and not gone.done()
+            if answer.error is not None:
+                raise answer.error
+            if not answer.done or gone.done():
+                answer.detach(delivered=False)
+                return Response(status_code=499)  # nobody is there to read it
+            return PlainAnswer(answer, dialect.body(answer, chat))  # which detaches once it is sent
+        except BaseException:
+            answer.detach(delivered=False)
+            raise
         finally:
             gone.cancel()
-            answer.detach(delivered=delivered)
-        if not answer.done:
-            return Response(status_code=499)  # nobody is there to read it
-        if answer.error is not None:
-            raise answer.error
-        return Response(
-            dialect.body(answer, chat), headers={GENERATION_ID: answer.call_id}, media_type="application/json"
-        )
 
-    def _identify(self, request: Request) -> Identity:
+    async def _identify(self, request: Request) -> Identity:
         params = request.path_params
         path = (params["rollout"], params["attempt"]) if "rollout" in params else None
         host = request.client.host if request.client is not None else ""
-        identity = identify(self._sink, self._config, request.headers.get("authorization", ""), path, host)
+        identity = await identify(self._sink, self._config, request.headers.get("authorization", ""), path, host)
         request.state.caller = identity.name
         return identity
 
@@ -256,3 +289,7 @@ class _Front:
 
     def _model(self, chat: ChatRequest) -> str:
         return chat.model or self._config.model_name
+
+
+def _refusal(error: ApiError) -> Response:
+    return Response(encode(error.body()), error.status, error.headers, "application/json")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,23 +25,28 @@ class _Attempt:
 class CallNumbers:
     """Counts calls and repeated prompts per attempt. The oldest attempts are forgotten beyond `capacity`.
 
-    `recall` tells the calls recorded of an attempt that isn't remembered: after a restart the numbers go on where they
-    were. A call that was in flight was never recorded; its retry gets its number and its seed.
+    `learn` says what is recorded of an attempt that isn't known: after a restart the numbers go on where they were. A
+    call that was in flight was never recorded; its retry gets its number and its seed.
     """
 
-    def __init__(self, recall: Callable[[str], Sequence[Call]], capacity: int = 65536) -> None:
-        self._recall = recall
+    def __init__(self, capacity: int = 65536) -> None:
         self._capacity = capacity
         self._attempts: OrderedDict[str, _Attempt] = OrderedDict()
 
-    def take(self, attempt_id: str, prompt_ids: IntArray) -> tuple[int, int]:
-        """(sequence of the call within the attempt, occurrence of this exact prompt), both from 0."""
-        attempt = self._attempts.get(attempt_id)
-        if attempt is None:
-            attempt = self._attempts[attempt_id] = _recalled(self._recall(attempt_id))
-        self._attempts.move_to_end(attempt_id)
+    def __contains__(self, attempt_id: str) -> bool:
+        return attempt_id in self._attempts
+
+    def learn(self, attempt_id: str, calls: Sequence[Call]) -> None:
+        """Go on from what is recorded of an attempt, unless it is known already."""
+        if attempt_id not in self._attempts:
+            self._attempts[attempt_id] = _recalled(calls)
         while len(self._attempts) > self._capacity:
             self._attempts.popitem(last=False)
+
+    def take(self, attempt_id: str, prompt_ids: IntArray) -> tuple[int, int]:
+        """(sequence of the call within the attempt, occurrence of this prompt), both from 0. KeyError: not learnt."""
+        attempt = self._attempts[attempt_id]
+        self._attempts.move_to_end(attempt_id)
         digest = _digest(prompt_ids)
         sequence, occurrence = attempt.calls, attempt.prompts[digest]
         attempt.calls += 1

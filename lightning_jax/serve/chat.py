@@ -18,10 +18,13 @@ from lightning_jax.serve.errors import ApiError, busy, invalid
 from lightning_jax.serve.generation import EngineStopped, GenerationRequest, GenerationResult, PromptTooLong, QueueFull
 from lightning_jax.serve.grammar import Constrainer, TokenGrammar, schema_rule
 from lightning_jax.serve.identity import CallSink, Grant
+from lightning_jax.serve.marks import DeliveryMarks
 from lightning_jax.serve.policy_engine import PolicyEngine
+from lightning_jax.serve.recall import refill
 from lightning_jax.serve.text import ResponseText
-from lightning_jax.serve.tools import ToolForm, ToolReader, for_template, forced_call, form_of
-from lightning_jax.types import Call, FinishReason, IntArray, SamplingParams
+from lightning_jax.serve.tools import ToolForm, ToolReader, for_template, forced_call, form_of, issued
+from lightning_jax.tool_verdicts import load_validators
+from lightning_jax.types import Call, CallMark, FinishReason, IntArray, SamplingParams
 
 
 class ChatTokenizer(Protocol):
@@ -63,37 +66,74 @@ class ChatService:
         self._form: ToolForm = (
             form_of(tokenizer.chat_template) if config.tool_form == "auto" else cast(ToolForm, config.tool_form)
         )
-        self._numbers = CallNumbers(sink.list_calls)
+        self._numbers = CallNumbers()
+        self.marks = DeliveryMarks(sink.mark_calls)
         self._running: set[asyncio.Task[None]] = set()  # keeps the tasks alive
+        load_validators()  # now, not in the event loop
         self.recorded = 0
         self.aborted = 0
 
-    def begin(self, chat: ChatRequest, grant: Grant | None) -> Answer:
-        """Submit to the engine and return the answer, which goes on by itself. ApiError where it can't be served."""
+    async def prepare(self, grant: Grant | None) -> None:
+        """Read what `begin` has to know of an attempt, in a thread: only its first call here has to wait."""
+        if grant is not None and grant.attempt_id not in self._numbers:
+            self._numbers.learn(grant.attempt_id, await asyncio.to_thread(self._sink.list_calls, grant.attempt_id))
+
+    def begin(
+        self, chat: ChatRequest, grant: Grant | None, request_key: str = "", instead_of: Sequence[Call] = ()
+    ) -> Answer:
+        """Submit to the engine and return the answer, which goes on by itself. ApiError where it can't be served.
+
+        instead_of: calls that a retry asks for in vain; once this answer is recorded they no longer count. To be called
+        after `prepare`, with nothing awaited in between.
+        """
         prompt = self._prompt(chat)
         self._check(chat, prompt, grant)
         grammar = self._grammar(chat)
         choices = [self._choice(chat, prompt, grant, index, grammar) for index in range(chat.n)]
-        answer = Answer(
-            self._engine,
-            choices[0].call_id,
-            choices,
-            len(prompt),
-            stream=chat.stream,
-            grace_s=self._config.disconnect_grace_s,
-        )
+        answer = self._answer(chat, choices, grant)
         answer.start()
-        speaker = agent_key(chat.messages, chat.tools) if grant is not None else ""
+        speaker = agent_key(chat.messages, chat.offered) if grant is not None else ""
 
         def record(choice: Choice, result: GenerationResult, reason: FinishReason) -> Call | None:
             if grant is None:
                 return None
-            return self._call(chat, grant, answer, choice, result, reason, speaker)
+            return self._call(chat, grant, answer, choice, result, reason, speaker, request_key)
 
-        task = asyncio.get_running_loop().create_task(answer.run(record, self._save))
+        async def save(call: Call) -> None:
+            await self._save(call)
+            self.marks.add(CallMark(old.call_id, superseded_by=answer.call_id) for old in instead_of)
+
+        task = asyncio.get_running_loop().create_task(answer.run(record, save))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return answer
+
+    def recall(self, chat: ChatRequest, grant: Grant, calls: Sequence[Call]) -> Answer:
+        """The answer that these calls were, as it was given; see `recall.answers_of`."""
+        choices = []
+        for index, call in enumerate(calls):
+            request = self._sampling(chat, call.prompt_ids, grant, call.sampling.seed)
+            choice = self._blank(chat, index, call.call_id, call.sequence, call.sampling.seed, request)
+            refill(choice, call)
+            choices.append(choice)
+        answer = self._answer(chat, choices, grant)
+        answer.recall(calls[0].started_ns, delivered=all(call.delivered_ns > 0 for call in calls))
+        return answer
+
+    def _answer(self, chat: ChatRequest, choices: Sequence[Choice], grant: Grant | None) -> Answer:
+        def note(delivered: bool) -> None:
+            ids = [choice.call_id for choice in choices]
+            self.marks.delivered(ids) if delivered else self.marks.undelivered(ids)
+
+        return Answer(
+            self._engine,
+            choices[0].call_id,
+            choices,
+            len(choices[0].request.prompt_ids),
+            stream=chat.stream,
+            grace_s=self._config.disconnect_grace_s,
+            note=note if grant is not None else None,
+        )
 
     def _prompt(self, chat: ChatRequest) -> IntArray:
         if chat.prompt is not None:
@@ -145,8 +185,13 @@ class ChatService:
             sequence, occurrence = self._numbers.take(grant.attempt_id, prompt)
             seed = call_seed(grant.rollout.seed, prompt, occurrence)
         request = replace(self._sampling(chat, prompt, grant, seed), grammar=grammar)
-        text, call_id = ResponseText(self._tokenizer.decode, chat.stop), new_call_id()
-        reader = None
+        return self._blank(chat, index, new_call_id(), sequence, seed, request)
+
+    def _blank(
+        self, chat: ChatRequest, index: int, call_id: str, sequence: int, seed: int, request: GenerationRequest
+    ) -> Choice:
+        """A choice without tokens."""
+        text, reader = ResponseText(self._tokenizer.decode, chat.stop), None
         if chat.tools:
             names = [tool["function"]["name"] for tool in chat.tools]
             reader = ToolReader(self._form, names, call_id, parallel=chat.parallel_tool_calls)
@@ -173,6 +218,7 @@ class ChatService:
         result: GenerationResult,
         reason: FinishReason,
         speaker: str,
+        request_key: str,
     ) -> Call:
         request = choice.request
         return Call(
@@ -193,6 +239,8 @@ class ChatService:
             ended_ns=time.time_ns(),
             request=chat.body,
             text=choice.text.text(),
+            tool_calls=issued(choice.reader, chat.tools),
+            request_key=request_key,
         )
 
     async def _save(self, call: Call) -> None:

@@ -23,7 +23,8 @@ class ChatRequest:
 
     body: Mapping[str, Any]  # as received
     messages: tuple[Mapping[str, Any], ...]  # content always a string; role developer is system
-    tools: tuple[Mapping[str, Any], ...]  # none where tool_choice forbids them
+    offered: tuple[Mapping[str, Any], ...]  # tools as the request lists them: who speaks is told by these
+    tools: tuple[Mapping[str, Any], ...]  # those that may be called: none where tool_choice forbids it
     tool_choice: str  # "auto", "required", or the name of the tool that must be called behind "="
     parallel_tool_calls: bool
     schema: Mapping[str, Any] | None  # JSON schema that the answer must fit
@@ -84,7 +85,7 @@ def parse_body(
     top_logprobs = _integer(body, "top_logprobs", 0, MAX_TOP_LOGPROBS) or 0
     if top_logprobs and not body.get("logprobs"):
         raise invalid(f"top_logprobs={top_logprobs} needs logprobs=true", "top_logprobs")
-    tools, choice = read_tools(body)
+    offered, tools, choice = read_tools(body)
     limits = [_integer(body, name, 1, 2**31 - 1) for name in ("max_completion_tokens", "max_tokens")]
     temperature, top_p = _number(body, "temperature", 0.0, 2.0), _number(body, "top_p", 0.0, 1.0)
     if top_p == 0.0:  # the nucleus of one token
@@ -92,6 +93,7 @@ def parse_body(
     return ChatRequest(
         body=body if received is None else received,
         messages=_messages(body.get("messages")),
+        offered=offered,
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=body.get("parallel_tool_calls") is not False,
@@ -160,18 +162,21 @@ def _text(content: Any, where: str) -> str:
     return "".join(texts)
 
 
-def read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], str]:
-    """The tools that may be called, and how they are to be chosen (see `ChatRequest.tool_choice`)."""
+Tools = tuple[Mapping[str, Any], ...]
+
+
+def read_tools(body: Mapping[str, Any]) -> tuple[Tools, Tools, str]:
+    """The tools offered, those that may be called, and how they are to be chosen (see `ChatRequest.tool_choice`)."""
     tools = _tools(body.get("tools") or [])
     choice = body.get("tool_choice")
     if choice in (None, "auto"):
-        return tools, "auto"
+        return tools, tools, "auto"
     if choice == "none":
-        return (), "auto"
+        return tools, (), "auto"
     if not tools:
         raise invalid(f"tool_choice={json.dumps(choice)[:200]} needs tools", "tool_choice")
     if choice == "required":
-        return tools, "required"
+        return tools, tools, "required"
     if not _has_name(choice):
         raise invalid(
             f"tool_choice={json.dumps(choice)[:200]} must be 'none', 'auto', 'required' or "
@@ -181,7 +186,7 @@ def read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], 
     name = choice["function"]["name"]
     if name not in (known := [tool["function"]["name"] for tool in tools]):
         raise invalid(f"tool_choice names {name!r}; the tools are {', '.join(known)}", "tool_choice")
-    return tools, f"={name}"
+    return tools, tools, f"={name}"
 
 
 def read_schema(value: Any, where: str) -> Mapping[str, Any] | None:

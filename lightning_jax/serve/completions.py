@@ -56,6 +56,8 @@ def completion_body(answer: Answer, chat: ChatRequest, model: str, decode: Decod
 class CompletionChunks:
     """Turns deltas into the events of a streamed completion (the interface of `responses.ChunkWriter`)."""
 
+    ends_with_deltas = True
+
     def __init__(self, answer: Answer, chat: ChatRequest, model: str, decode: Decode) -> None:
         self._answer, self._chat, self._decode = answer, chat, decode
         self._head = _head(answer, model)

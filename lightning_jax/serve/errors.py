@@ -48,11 +48,18 @@ def busy(message: str) -> ApiError:
 _SINK_STATUS = {"AttemptEnded": 410, "UnknownAttempt": 404, "StoreUnavailable": 503}
 
 
-def from_sink(error: Exception) -> ApiError:
-    """What a client is told when its call could not be stored."""
+def from_sink(error: Exception, what: str = "the call could not be recorded") -> ApiError:
+    """What a client is told when its call could not be stored, or something else failed that it can't mend."""
     status = _SINK_STATUS.get(type(error).__name__, 500)
     headers = {"retry-after": "1"} if status == 503 else None
-    return ApiError(status, f"the call could not be recorded: {error}", code=type(error).__name__, headers=headers)
+    return ApiError(status, f"{what}: {error}", code=type(error).__name__, headers=headers)
+
+
+def unforeseen(error: Exception) -> ApiError:
+    """What a client is told of anything else that went wrong on its request: 503 where the store is away, else 500."""
+    if type(error).__name__ in _SINK_STATUS:
+        return from_sink(error, "the server cannot look this up now")
+    return ApiError(500, f"the server failed on this request: {error!r}", code="internal_error")
 
 
 def _type(status: int) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -15,7 +16,7 @@ from lightning_jax.loopback import is_loopback
 from lightning_jax.serve.config import ServeConfig
 from lightning_jax.serve.errors import ApiError
 from lightning_jax.serve.keys import find_key
-from lightning_jax.types import Call, Rollout
+from lightning_jax.types import Call, CallMark, Rollout
 
 ATTEMPT_KEY_PREFIX = "ljx-"  # keys of attempts; never taken for an anonymous caller's placeholder
 
@@ -42,8 +43,17 @@ class CallSink(Protocol):
     def record_call(self, call: Call) -> Future[None]:
         """Resolves once the call is durable; fails with AttemptEnded where the attempt has ended."""
 
+    def mark_calls(self, marks: Sequence[CallMark]) -> Future[None]:
+        """Note what became of recorded calls; resolves once that is durable."""
+
+    def is_settled(self, api_key: str) -> bool:
+        """Whether `authorize` answers from memory."""
+
     def authorize(self, api_key: str) -> Grant | None:
-        """The attempt a bearer key was given to."""
+        """The attempt a bearer key was given to; may read, and wait."""
+
+    def calls_of_request(self, attempt_id: str, request_key: str) -> Sequence[Call]:
+        """What was recorded of an attempt for requests of this digest, by sequence."""
 
     def list_calls(self, attempt_id: str) -> Sequence[Call]:
         """What was recorded of an attempt, by sequence."""
@@ -65,16 +75,21 @@ class Identity:
         return "anonymous" if self.scope.startswith("anonymous:") else self.scope
 
 
-def identify(
+async def identify(
     sink: CallSink, config: ServeConfig, authorization: str, path: tuple[str, str] | None, client_host: str
 ) -> Identity:
-    """Decide from the Authorization header and the (rollout, attempt) of the path; ApiError 401, 403, 404 or 410."""
+    """Decide from the Authorization header and the (rollout, attempt) of the path; ApiError 401, 403, 404 or 410.
+
+    What has to be read is read in a thread: the event loop has others to serve.
+    """
     key = bearer(authorization)
-    grant = sink.authorize(key) if key else None
+    grant = None
+    if key:
+        grant = sink.authorize(key) if sink.is_settled(key) else await asyncio.to_thread(sink.authorize, key)
     if path is not None:
         rollout_id, attempt_id = path
         if grant is None and config.open:
-            grant = sink.attempt_grant(rollout_id, attempt_id)
+            grant = await asyncio.to_thread(sink.attempt_grant, rollout_id, attempt_id)
             if grant is None:
                 raise ApiError(404, f"no attempt {attempt_id!r} of rollout {rollout_id!r}", code="unknown_attempt")
         if grant is None:

@@ -112,6 +112,8 @@ def extensions(answer: Answer, index: int = 0) -> dict[str, Any]:
 class ChunkWriter:
     """Turns deltas into `chat.completion.chunk` events."""
 
+    ends_with_deltas = True
+
     def __init__(
         self,
         answer: Answer,

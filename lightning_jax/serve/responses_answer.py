@@ -99,6 +99,8 @@ def _call(call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
 class ResponseEvents:
     """Turns deltas into the events of a streamed response (the interface of `responses.ChunkWriter`)."""
 
+    ends_with_deltas = False
+
     def __init__(self, answer: Answer, chat: ChatRequest, model: str, decode: Decode) -> None:
         self._answer, self._chat, self._model, self._decode = answer, chat, model, decode
         self._logprobs: Logprobs = []  # of the open message

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -40,6 +40,7 @@ Key = tuple[str, str, bytes, str]
 @dataclass(slots=True)
 class _Entry(Generic[J]):
     answers: list[tuple[float, J]] = field(default_factory=list)  # (when it was begun, answer)
+    recalled: bool = False  # what an earlier process recorded is among them
 
 
 def retry_key(scope: str, path: str, raw: bytes, headers: Mapping[str, str]) -> tuple[Key, bool]:
@@ -48,6 +49,13 @@ def retry_key(scope: str, path: str, raw: bytes, headers: Mapping[str, str]) -> 
     count = headers.get(RETRY_COUNT, "0")
     key = (scope, path, hashlib.blake2b(raw, digest_size=16).digest(), idempotency)
     return key, bool(idempotency) or (count.isdigit() and int(count) > 0)
+
+
+def request_key(key: Key) -> str:
+    """What a record of the call keeps of it: the attempt is known there."""
+    _, path, digest, idempotency = key
+    text = f"{path}\0{idempotency}\0".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text + digest, digest_size=16).hexdigest()
 
 
 class RetryTable(Generic[J]):
@@ -74,6 +82,24 @@ class RetryTable(Generic[J]):
             del self._entries[key]
             return None
         return min(reversed(answers), key=lambda a: (a.delivered, a.waiters > 0))
+
+    def answers(self, key: Key) -> list[J]:
+        """All that are remembered of a request."""
+        entry = self._entries.get(key)
+        return [answer for _, answer in entry.answers] if entry is not None else []
+
+    def is_recalled(self, key: Key) -> bool:
+        """Whether `recall` was called for it."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.recalled
+
+    def recall(self, key: Key, answers: Sequence[J]) -> None:
+        """Put in front what an earlier process recorded."""
+        if answers:
+            entry = self._entries.setdefault(key, _Entry())
+            entry.answers = [*((self._clock(), answer) for answer in answers), *entry.answers]
+        if key in self._entries:
+            self._entries[key].recalled = True
 
     def add(self, key: Key, answer: J) -> None:
         """Remember a new answer, forgetting the oldest beyond the capacity or the time to live."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lightning_jax.serve.grammar import literal, schema_rule
+from lightning_jax.tool_verdicts import judged_call
+from lightning_jax.types import IssuedToolCall
 from lightning_jax.written_calls import CLOSE, OPEN, PYTHON_TAG, calls_in, document
 
 ToolForm = Literal["hermes", "llama3", "json"]
@@ -22,7 +24,7 @@ ToolForm = Literal["hermes", "llama3", "json"]
 class ToolCall:
     """A call of a tool, as clients get it."""
 
-    id: str
+    id: str  # "" of a marked one that could not be read: clients get its text
     name: str
     arguments: str  # JSON text, or whatever the model wrote in its place
 
@@ -80,6 +82,7 @@ class ToolReader:
         self._started = False  # some content or a call was given out
         self._inside = False  # of a tool_call block
         self.calls: list[ToolCall] = []
+        self.attempted: list[ToolCall] = []  # these, and among them those that could not be read
 
     def feed(self, text: str) -> tuple[str, list[ToolCall]]:
         """Content and calls that no later text can change."""
@@ -95,7 +98,7 @@ class ToolReader:
         content, _ = self.feed(text)
         rest, self._rest = self._rest, ""
         if self._inside:  # the end of the block never came
-            content += "" if self._take(document(rest)) else OPEN + rest
+            content += "" if self._take(document(rest)) else OPEN + self._unread(rest)
         elif not self._started and self._take(document(rest), only_offered=self._form != "llama3"):
             pass
         elif not (self.calls and rest.isspace()):
@@ -118,7 +121,7 @@ class ToolReader:
                 break
             piece, self._rest = self._rest[:at], self._rest[at + len(mark) :]
             if self._inside:
-                content += "" if self._take(document(piece)) else OPEN + piece + CLOSE
+                content += "" if self._take(document(piece)) else OPEN + self._unread(piece) + CLOSE
             else:
                 content += piece.rstrip()
             self._inside = not self._inside
@@ -136,7 +139,24 @@ class ToolReader:
             return False
         for name, arguments in calls if self._parallel else calls[: max(0, 1 - len(self.calls))]:
             self.calls.append(ToolCall(f"call_{self._call_id}_{len(self.calls)}", name, arguments))
+            self.attempted.append(self.calls[-1])
         return True
+
+    def _unread(self, text: str) -> str:
+        """The same, noted as a call that nobody could read."""
+        self.attempted.append(ToolCall("", "", text.strip()))
+        return text
+
+
+def issued(reader: ToolReader | None, tools: Sequence[Mapping[str, Any]]) -> tuple[IssuedToolCall, ...]:
+    """What the record keeps of a response's tool calls, each judged by the tools that were offered."""
+    if reader is None or not reader.attempted:
+        return ()
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools}
+    return tuple(
+        IssuedToolCall(call.id, call.name, call.arguments, judged_call(call.name, call.arguments, schemas)[0])
+        for call in reader.attempted
+    )
 
 
 def _held(text: str) -> int:

@@ -200,6 +200,98 @@ def test_no_failure_is_ever_judged_a_success(message: str, code: int) -> None:
     assert judged(message, code).verdict in ("timeout", "http_error", "tool_error")
 
 
+def handed_out(*calls: tuple[str, str, str, types.ToolVerdict]) -> tuple[types.IssuedToolCall, ...]:
+    return tuple(types.IssuedToolCall(*fields) for fields in calls)
+
+
+def test_what_was_handed_out_is_judged_not_what_the_agent_repeats() -> None:
+    """An agent mends arguments and leaves calls out; the policy wrote what it wrote."""
+    first, second = conversation("search", '{"query": "mended"}', "fine")
+    made = handed_out(
+        ("call_a_0", "search", '{"query": ', "invalid_json"),
+        ("call_a_1", "search", '{"query": "left out"}', "unanswered"),
+        ("call_a_2", "search", "", "invalid_json"),
+        ("", "", "{nonsense", "invalid_json"),
+    )
+    first = replace(first, tool_calls=made)
+    transition = assemble(make_sealed([first, second]), AgentNaming()).trajectory.transitions[0]
+    assert [(t.tool_call_id, t.arguments) for t in transition.tools] == [
+        ("call_a_0", '{"query": '), ("call_a_1", '{"query": "left out"}'), ("call_a_2", ""), ("", "{nonsense")
+    ]  # fmt: skip
+    # Of the second nothing was seen while the agent went on: unknown, never a success.
+    assert [t.verdict for t in transition.tools] == ["invalid_json", "unknown", "invalid_json", "invalid_json"]
+    none = replace(first, tool_calls=(), text="<tool_call>shown, not made</tool_call>")
+    assert assemble(make_sealed([none]), AgentNaming()).trajectory.transitions[0].tools == ()
+
+
+SHOWN = "Calling tools:\n[{'id': 'call_a_0', 'type': 'function', 'function': {'name': 'search', 'arguments': %s}}]"
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("parts", [True, False])
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ("Observation:\nParis", "ok"),
+        ("Observation:\n", "ok"),
+        ("Error:\nError executing tool 'search': TimeoutError: timed out", "timeout"),
+        ("Call id: call_a_0\nError:\nNo such table: x\nNow let's retry: take care", "tool_error"),
+        ("Something else", "unanswered"),
+    ],
+)
+def test_agents_that_repeat_calls_as_text(recorded: bool, parts: bool, answer: str, verdict: str) -> None:
+    def content(text: str) -> Any:
+        return [{"type": "text", "text": text}] if parts else text
+
+    first, second = conversation("search", '{"query": "x"}', None)
+    start = [{"role": "user", "content": content("New task:\nfind it")}]
+    history = [
+        {"role": "assistant", "content": content(SHOWN % "{'query': 'x'}")},
+        {"role": "user", "content": content(answer)},
+    ]
+    made = handed_out(("call_a_0", "search", '{"query": "x"}', "unanswered")) if recorded else None
+    first = replace(first, tool_calls=made, request={"messages": start, "tools": TOOLS})
+    second = replace(second, request={"messages": start + history, "tools": TOOLS})
+    tool = first_tool([first, second])
+    assert (tool.tool_call_id, tool.name, json.loads(tool.arguments)) == ("call_a_0", "search", {"query": "x"})
+    assert tool.verdict == verdict
+
+
+def test_a_call_without_a_trace_in_what_follows_is_unknown() -> None:
+    first, second = conversation("search", '{"query": "x"}', None)
+    first = replace(first, tool_calls=handed_out(("call_a_0", "search", '{"query": "x"}', "unanswered")))
+    second = replace(second, request={"messages": [{"role": "user", "content": "I found Paris."}], "tools": TOOLS})
+    assert first_tool([first, second]).verdict == "unknown"
+    assert first_tool([first], status="crashed").verdict == "unanswered"
+
+
+def test_a_retry_that_went_well_is_no_failure() -> None:
+    failed, good = http_span(2, 1, "503"), replace(http_span(3, 1, "200"), start_ns=2, end_ns=3)
+    calls = conversation("search", '{"query": "x"}', "fine")
+    assert first_tool(calls, [tool_span(), failed, good]).verdict == "ok"
+    assert first_tool(calls, [tool_span(), replace(good, start_ns=0), failed]).verdict == "http_error"
+
+
+def test_calls_of_sub_agents_are_no_external_requests() -> None:
+    """Whether they are known by the attempt's URL or, with nothing but a key, by the call made meanwhile."""
+
+    def ask(number: int, url: str, code: str, start: int, end: int) -> types.Span:
+        attributes = {"http.url": url, "http.status_code": code}
+        span = make_span("opentelemetry.instrumentation.httpx", number, 1, **attributes)
+        return replace(span, start_ns=start, end_ns=end)
+
+    calls = conversation("search", '{"query": "x"}', "fine")  # the second call runs from 10 to 15
+    tool = replace(tool_span(), start_ns=0, end_ns=50)
+    refused = ask(2, "http://policy:8000/v1/chat/completions", "429", 1, 2)
+    served = ask(3, "http://policy:8000/v1/chat/completions", "200", 5, 20)
+    other = ask(4, "https://api.example/v1/chat/completions", "429", 1, 2)
+    late = ask(5, "http://policy:8000/v1/responses", "503", 30, 31)
+    assert first_tool(calls, [tool, refused, served, late]).verdict == "ok"
+    assert first_tool(calls, [tool, other, served]).verdict == "http_error"
+    path = "http://policy:8000/rollout/r/attempt/r.1/v1/chat/completions"
+    assert first_tool(calls, [tool, ask(2, path, "503", 1, 2)]).verdict == "ok"
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8), lambda x: st.lists(x) | st.dictionaries(
         st.sampled_from(

@@ -41,6 +41,8 @@ def test_what_cannot_be_trained_on_is_left_out_with_a_reason() -> None:
     calls = [
         make_call("good", 0),
         make_call("aborted", 1, finish_reason="abort"),
+        make_call("superseded", 1, superseded_by="good"),
+        make_call("undelivered", 1, delivered_ns=-1),
         make_call("empty", 2, response_ids=nothing, rollout_logps=nothing.astype(np.float32)),
         make_call("promptless", 3, prompt_ids=nothing),
         make_call("shapes", 4, rollout_logps=np.zeros(3, np.float32)),
@@ -52,6 +54,8 @@ def test_what_cannot_be_trained_on_is_left_out_with_a_reason() -> None:
     assert [(t.call_id, t.index) for t in assembled.trajectory.transitions] == [("good", 0), ("last", 1)]
     assert {(item.identity, item.reason) for item in assembled.quarantined} == {
         ("aborted", "aborted"),
+        ("superseded", "superseded"),
+        ("undelivered", "undelivered"),
         ("empty", "empty"),
         ("promptless", "empty"),
         ("shapes", "shapes"),
@@ -59,6 +63,23 @@ def test_what_cannot_be_trained_on_is_left_out_with_a_reason() -> None:
         ("good", "duplicate"),
     }
     assert assembled.reasons()[("call", "empty")] == 2
+
+
+def test_a_call_that_a_later_request_shows_was_delivered_whatever_its_mark_says() -> None:
+    """A server that ends by force may not have noted its last deliveries."""
+    lost = make_call("a", 0, delivered_ns=-1, text="Paris it is.", request_key="x")
+    history = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Paris it is."}]
+    tool = {"role": "assistant", "tool_calls": [{"id": "call_a_0", "function": {"name": "f", "arguments": "{}"}}]}
+    for message in (history[1], tool, {"type": "function_call_output", "call_id": "call_a_0", "output": "x"}):
+        later = make_call("b", 1, request={"messages": [history[0], message]}, request_key="y")
+        assert len(assemble(make_sealed([lost, later]), NO_NAMES).trajectory.transitions) == 2
+    other = make_call("b", 1, request={"messages": history[:1]})
+    assert len(assemble(make_sealed([lost, other]), NO_NAMES).trajectory.transitions) == 1
+    twice = make_call(
+        "c", 1, text="Paris it is.", request_key="x"
+    )  # the same request sampled again: words prove nothing
+    said = make_call("b", 2, request={"messages": history})
+    assert len(assemble(make_sealed([lost, twice, said]), NO_NAMES).trajectory.transitions) == 2
 
 
 def test_an_attempt_without_calls_is_a_trajectory_without_transitions() -> None:

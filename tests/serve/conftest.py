@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from lightning_jax.serve.app import ServeConfig, create_app
 from lightning_jax.serve.engine import Engine, EngineConfig, GenerationRequest
 from lightning_jax.serve.http import HttpServer
 from lightning_jax.serve.policy_engine import PolicyEngine
-from lightning_jax.types import Call, Rollout, SamplingDefaults
+from lightning_jax.types import Call, CallMark, Rollout, SamplingDefaults
 
 MODEL = ModelConfig(
     vocab_size=264, num_layers=2, embed_dim=32, mlp_dim=64, num_heads=4, num_kv_heads=2, head_dim=8, max_position=512
@@ -72,6 +72,8 @@ class MemorySink:
     grants: dict[str, Grant] = field(default_factory=dict)  # by api key
     calls: list[Call] = field(default_factory=list)
     held: list[tuple[Future[None], Call]] = field(default_factory=list)
+    marks: list[CallMark] = field(default_factory=list)
+    cold: set[str] = field(default_factory=set)  # keys that have to be looked up
     hold: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -105,8 +107,25 @@ class MemorySink:
                 future.set_result(None)
             self.held.clear()
 
+    def mark_calls(self, marks: Sequence[CallMark]) -> Future[None]:
+        future: Future[None] = Future()
+        with self.lock:
+            self.marks += marks
+        future.set_result(None)
+        return future
+
+    def is_settled(self, api_key: str) -> bool:
+        return api_key not in self.cold
+
     def authorize(self, api_key: str) -> Grant | None:
         return self.grants.get(api_key)
+
+    def calls_of_request(self, attempt_id: str, request_key: str) -> list[Call]:
+        return [call for call in self.list_calls(attempt_id) if call.request_key == request_key]
+
+    def delivery(self, call_id: str) -> int:
+        """What was told last of a call's delivery: above 0 it was delivered, below 0 it wasn't."""
+        return next((mark.delivered_ns for mark in reversed(self.marks) if mark.call_id == call_id), 0)
 
     def list_calls(self, attempt_id: str) -> list[Call]:
         return [call for call in self.calls if call.attempt_id == attempt_id]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -10,7 +12,10 @@ import numpy as np
 import openai
 import pytest
 
-from tests.serve.conftest import ENGINE, eventually, policy, running, serving
+from lightning_jax.serve.app import ServeConfig, create_app
+from lightning_jax.serve.http import HttpServer
+from lightning_jax.serve.request_log import RequestLog
+from tests.serve.conftest import ENGINE, MemorySink, eventually, policy, running, serving
 from tests.serve.test_chat import MESSAGES, client, post
 
 
@@ -106,6 +111,78 @@ def test_attempt_that_ends_while_it_is_answered(server):
         error = type("AttemptEnded", (Exception,), {})("at-4 has ended")
         future.set_exception(error)
         assert waiting.result(20).status_code == 410
+
+
+class StoreUnavailable(Exception):
+    """As the store raises it."""
+
+
+def test_whatever_goes_wrong_is_error_json_counted_and_logged(engine, tokenizer, tmp_path, monkeypatch):
+    log = RequestLog(tmp_path)
+    sink = MemorySink()
+    sink.add(1)
+    http = HttpServer(create_app(engine, tokenizer, sink, ServeConfig(), log=log))
+    root = f"http://127.0.0.1:{http.start()}"
+    body = {"messages": MESSAGES, "max_tokens": 2}
+
+    def ask() -> httpx.Response:
+        headers = {"authorization": "Bearer ljx-key-1"}
+        return httpx.post(f"{root}/rollout/ro-1/attempt/at-1/v1/chat/completions", json=body, headers=headers)
+
+    try:
+        for error, status in ((ZeroDivisionError("oops"), 500), (StoreUnavailable("disk full"), 503)):
+            with monkeypatch.context() as patch:
+                patch.setattr(sink, "list_calls", lambda attempt_id, error=error: throw(error))
+                response = ask()
+            assert response.status_code == status
+            assert response.json()["error"]["type"] == "server_error"
+            assert str(error) in response.json()["error"]["message"]
+            if status == 503:
+                assert float(response.headers["retry-after"]) <= 1
+            assert f'status="{status}"}} 1.0' in httpx.get(f"{root}/metrics").text
+            lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+            assert [line["error"] for line in lines if line["status"] == status] == [repr(error)]
+        assert ask().status_code == 200
+    finally:
+        http.stop()
+        log.close()
+
+
+def throw(error: Exception):
+    raise error
+
+
+def test_looking_a_cold_key_up_holds_nobody_else_up(server, monkeypatch):
+    """A key that memory doesn't hold waits for the database in a thread; others are served meanwhile."""
+    looking, found = threading.Event(), threading.Event()
+    authorize = server.sink.authorize
+
+    def slow(key: str):
+        if key in server.sink.cold:
+            looking.set()
+            assert found.wait(20)
+        return authorize(key)
+
+    server.sink.cold.add("ljx-key-2")
+    monkeypatch.setattr(server.sink, "authorize", slow)
+    body = {"messages": MESSAGES, "max_tokens": 2}
+    with ThreadPoolExecutor(1) as pool:
+        cold = pool.submit(post, server, body, 2)
+        assert looking.wait(20)
+        assert post(server, body, 3).status_code == 200
+        assert not cold.done()
+        found.set()
+        assert cold.result(20).status_code == 200
+
+
+def test_a_speaker_keeps_its_key_where_it_may_not_call_its_tools(server):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
+    for choice in ("auto", "none"):
+        body = {"messages": MESSAGES, "max_tokens": 2, "tools": tools, "tool_choice": choice}
+        assert post(server, body, 6).status_code == 200
+    assert post(server, {"messages": MESSAGES, "max_tokens": 2}, 6).status_code == 200
+    with_tools, without_calls, without_tools = server.sink.of(6)
+    assert with_tools.agent_key == without_calls.agent_key != without_tools.agent_key
 
 
 def test_models_health_metrics(server):

@@ -9,9 +9,10 @@ import time
 
 import httpx
 import openai
+import pytest
 
 from lightning_jax.serve.retries import RetryTable, retry_key
-from tests.serve.conftest import Server, eventually
+from tests.serve.conftest import Server, eventually, serving
 
 BODY = {"messages": [{"role": "user", "content": "again"}], "max_tokens": 12, "model": "m"}
 
@@ -43,7 +44,8 @@ def test_marked_repeat_is_replayed(server):
     first = post(server)
     again = post(server, x_stainless_retry_count="1")
     assert first.content == again.content
-    assert len(server.sink.of(0)) == 1
+    (call,) = server.sink.of(0)
+    eventually(lambda: server.sink.delivery(call.call_id) > 0)
     new = post(server, x_stainless_retry_count="0")
     assert new.json()["id"] != first.json()["id"]
     assert len(server.sink.of(0)) == 2
@@ -99,14 +101,50 @@ def test_nobody_comes_back(server):
     assert later.json()["id"] != f"chatcmpl-{call.call_id}"
 
 
-def test_retry_within_the_grace_time_gets_the_orphan(server):
+def test_retry_within_the_grace_time_gets_the_orphan(engine, tokenizer):
     body = {**BODY, "max_tokens": 140}
-    leave_early(server, 3, body)
-    time.sleep(0.1)
-    answer = post(server, 3, body, x_stainless_retry_count="1")
-    (call,) = server.sink.of(3)
+    with serving(engine, tokenizer, disconnect_grace_s=60) as server:
+        leave_early(server, 3, body)
+        time.sleep(0.1)
+        answer = post(server, 3, body, x_stainless_retry_count="1")
+        (call,) = server.sink.of(3)
     assert answer.json()["id"] == f"chatcmpl-{call.call_id}"
     assert call.finish_reason in ("stop", "length")
+
+
+def test_a_client_that_leaves_before_the_bytes_got_nothing(server):
+    """It leaves while its call commits: recorded, and told to be undelivered until a retry takes it."""
+    server.sink.hold = True
+    body = {**BODY, "max_tokens": 5}
+    host, port = server.root.removeprefix("http://").split(":")
+    raw = json.dumps(body).encode()
+    path = server.base_url(5).removeprefix(server.root) + "/chat/completions"
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ljx-key-5\r\ncontent-length: {len(raw)}\r\n\r\n"
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(head.encode() + raw)
+        eventually(lambda: server.sink.held)
+    time.sleep(0.2)  # the server learns that it left
+    server.sink.release()
+    eventually(lambda: server.sink.of(5) and server.sink.delivery(server.sink.of(5)[0].call_id) < 0)
+    (call,) = server.sink.of(5)
+    answer = post(server, 5, body, x_stainless_retry_count="1")
+    assert answer.json()["id"] == f"chatcmpl-{call.call_id}"
+    eventually(lambda: server.sink.delivery(call.call_id) > 0)
+    assert len(server.sink.of(5)) == 1
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_answer_made_again_from_the_record_has_the_same_bytes(engine, tokenizer, n):
+    """As after a restart: a second app over the same record knows nothing but what was stored."""
+    with serving(engine, tokenizer) as first, serving(engine, tokenizer) as second:
+        body = {**BODY, "n": n, "logprobs": True, "return_token_ids": True, "stop": ["e"]}
+        told = post(first, 1, body)
+        second.sink.calls = list(first.sink.calls)
+        again = post(second, 1, body, x_stainless_retry_count="1")
+        assert told.content == again.content
+        assert len(second.sink.of(1)) == n
+        eventually(lambda: all(second.sink.delivery(c.call_id) > 0 for c in second.sink.of(1)))
+        assert post(second, 1, body).json()["id"] != told.json()["id"]  # without a mark: a new sample
 
 
 class Fake:

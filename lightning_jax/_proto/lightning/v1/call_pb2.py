@@ -24,29 +24,35 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17lightning/v1/call.proto\x12\x0clightning.v1\"\x8a\x01\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_p\x18\x02 \x01(\x01\x12\x12\n\nmax_tokens\x18\x03 \x01(\x05\x12\x0c\n\x04seed\x18\x04 \x01(\r\x12\x0c\n\x04stop\x18\x05 \x03(\t\x12\x16\n\tkept_mass\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\x0c\n\n_kept_mass\"\xea\x02\n\x04\x43\x61ll\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x12\n\nrollout_id\x18\x02 \x01(\t\x12\x12\n\nattempt_id\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x05\x12\x12\n\nprompt_ids\x18\x05 \x01(\x0c\x12\x14\n\x0cresponse_ids\x18\x06 \x01(\x0c\x12\x15\n\rrollout_logps\x18\x07 \x01(\x0c\x12.\n\x08sampling\x18\x08 \x01(\x0b\x32\x1c.lightning.v1.SamplingParams\x12\x16\n\x0epolicy_version\x18\t \x01(\x03\x12\x31\n\rfinish_reason\x18\n \x01(\x0e\x32\x1a.lightning.v1.FinishReason\x12\x11\n\tagent_key\x18\x0b \x01(\t\x12\x12\n\nstarted_ns\x18\x0c \x01(\x03\x12\x10\n\x08\x65nded_ns\x18\r \x01(\x03\x12\x14\n\x0crequest_json\x18\x0e \x01(\t\x12\x0c\n\x04text\x18\x0f \x01(\t\"/\n\x0cRejectedCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"7\n\x12RecordCallsRequest\x12!\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x12.lightning.v1.Call\"C\n\x13RecordCallsResponse\x12,\n\x08rejected\x18\x01 \x03(\x0b\x32\x1a.lightning.v1.RejectedCall\"&\n\x10ListCallsRequest\x12\x12\n\nattempt_id\x18\x01 \x01(\t\"6\n\x11ListCallsResponse\x12!\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x12.lightning.v1.Call*\x96\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x03\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x04\x32\xaf\x01\n\x0b\x43\x61llService\x12R\n\x0bRecordCalls\x12 .lightning.v1.RecordCallsRequest\x1a!.lightning.v1.RecordCallsResponse\x12L\n\tListCalls\x12\x1e.lightning.v1.ListCallsRequest\x1a\x1f.lightning.v1.ListCallsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17lightning/v1/call.proto\x12\x0clightning.v1\"\x8a\x01\n\x0eSamplingParams\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\r\n\x05top_p\x18\x02 \x01(\x01\x12\x12\n\nmax_tokens\x18\x03 \x01(\x05\x12\x0c\n\x04seed\x18\x04 \x01(\r\x12\x0c\n\x04stop\x18\x05 \x03(\t\x12\x16\n\tkept_mass\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\x0c\n\n_kept_mass\"s\n\x0eIssuedToolCall\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12*\n\x07verdict\x18\x04 \x01(\x0e\x32\x19.lightning.v1.ToolVerdict\">\n\x0fIssuedToolCalls\x12+\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1c.lightning.v1.IssuedToolCall\"\xdf\x03\n\x04\x43\x61ll\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x12\n\nrollout_id\x18\x02 \x01(\t\x12\x12\n\nattempt_id\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x05\x12\x12\n\nprompt_ids\x18\x05 \x01(\x0c\x12\x14\n\x0cresponse_ids\x18\x06 \x01(\x0c\x12\x15\n\rrollout_logps\x18\x07 \x01(\x0c\x12.\n\x08sampling\x18\x08 \x01(\x0b\x32\x1c.lightning.v1.SamplingParams\x12\x16\n\x0epolicy_version\x18\t \x01(\x03\x12\x31\n\rfinish_reason\x18\n \x01(\x0e\x32\x1a.lightning.v1.FinishReason\x12\x11\n\tagent_key\x18\x0b \x01(\t\x12\x12\n\nstarted_ns\x18\x0c \x01(\x03\x12\x10\n\x08\x65nded_ns\x18\r \x01(\x03\x12\x14\n\x0crequest_json\x18\x0e \x01(\t\x12\x0c\n\x04text\x18\x0f \x01(\t\x12\x31\n\ntool_calls\x18\x10 \x01(\x0b\x32\x1d.lightning.v1.IssuedToolCalls\x12\x13\n\x0brequest_key\x18\x11 \x01(\t\x12\x14\n\x0c\x64\x65livered_ns\x18\x12 \x01(\x03\x12\x15\n\rsuperseded_by\x18\x13 \x01(\t\"/\n\x0cRejectedCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"7\n\x12RecordCallsRequest\x12!\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x12.lightning.v1.Call\"C\n\x13RecordCallsResponse\x12,\n\x08rejected\x18\x01 \x03(\x0b\x32\x1a.lightning.v1.RejectedCall\"&\n\x10ListCallsRequest\x12\x12\n\nattempt_id\x18\x01 \x01(\t\"6\n\x11ListCallsResponse\x12!\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x12.lightning.v1.Call*\x96\x01\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1c\n\x18\x46INISH_REASON_TOOL_CALLS\x10\x03\x12\x17\n\x13\x46INISH_REASON_ABORT\x10\x04*\xab\x02\n\x0bToolVerdict\x12\x1c\n\x18TOOL_VERDICT_UNSPECIFIED\x10\x00\x12\x13\n\x0fTOOL_VERDICT_OK\x10\x01\x12\x1d\n\x19TOOL_VERDICT_INVALID_JSON\x10\x02\x12 \n\x1cTOOL_VERDICT_SCHEMA_MISMATCH\x10\x03\x12\x1d\n\x19TOOL_VERDICT_UNKNOWN_TOOL\x10\x04\x12\x1b\n\x17TOOL_VERDICT_TOOL_ERROR\x10\x05\x12\x18\n\x14TOOL_VERDICT_TIMEOUT\x10\x06\x12\x1b\n\x17TOOL_VERDICT_HTTP_ERROR\x10\x07\x12\x1b\n\x17TOOL_VERDICT_UNANSWERED\x10\x08\x12\x18\n\x14TOOL_VERDICT_UNKNOWN\x10\t2\xaf\x01\n\x0b\x43\x61llService\x12R\n\x0bRecordCalls\x12 .lightning.v1.RecordCallsRequest\x1a!.lightning.v1.RecordCallsResponse\x12L\n\tListCalls\x12\x1e.lightning.v1.ListCallsRequest\x1a\x1f.lightning.v1.ListCallsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'lightning.v1.call_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=819
-  _globals['_FINISHREASON']._serialized_end=969
+  _globals['_FINISHREASON']._serialized_start=1117
+  _globals['_FINISHREASON']._serialized_end=1267
+  _globals['_TOOLVERDICT']._serialized_start=1270
+  _globals['_TOOLVERDICT']._serialized_end=1569
   _globals['_SAMPLINGPARAMS']._serialized_start=42
   _globals['_SAMPLINGPARAMS']._serialized_end=180
-  _globals['_CALL']._serialized_start=183
-  _globals['_CALL']._serialized_end=545
-  _globals['_REJECTEDCALL']._serialized_start=547
-  _globals['_REJECTEDCALL']._serialized_end=594
-  _globals['_RECORDCALLSREQUEST']._serialized_start=596
-  _globals['_RECORDCALLSREQUEST']._serialized_end=651
-  _globals['_RECORDCALLSRESPONSE']._serialized_start=653
-  _globals['_RECORDCALLSRESPONSE']._serialized_end=720
-  _globals['_LISTCALLSREQUEST']._serialized_start=722
-  _globals['_LISTCALLSREQUEST']._serialized_end=760
-  _globals['_LISTCALLSRESPONSE']._serialized_start=762
-  _globals['_LISTCALLSRESPONSE']._serialized_end=816
-  _globals['_CALLSERVICE']._serialized_start=972
-  _globals['_CALLSERVICE']._serialized_end=1147
+  _globals['_ISSUEDTOOLCALL']._serialized_start=182
+  _globals['_ISSUEDTOOLCALL']._serialized_end=297
+  _globals['_ISSUEDTOOLCALLS']._serialized_start=299
+  _globals['_ISSUEDTOOLCALLS']._serialized_end=361
+  _globals['_CALL']._serialized_start=364
+  _globals['_CALL']._serialized_end=843
+  _globals['_REJECTEDCALL']._serialized_start=845
+  _globals['_REJECTEDCALL']._serialized_end=892
+  _globals['_RECORDCALLSREQUEST']._serialized_start=894
+  _globals['_RECORDCALLSREQUEST']._serialized_end=949
+  _globals['_RECORDCALLSRESPONSE']._serialized_start=951
+  _globals['_RECORDCALLSRESPONSE']._serialized_end=1018
+  _globals['_LISTCALLSREQUEST']._serialized_start=1020
+  _globals['_LISTCALLSREQUEST']._serialized_end=1058
+  _globals['_LISTCALLSRESPONSE']._serialized_start=1060
+  _globals['_LISTCALLSRESPONSE']._serialized_end=1114
+  _globals['_CALLSERVICE']._serialized_start=1572
+  _globals['_CALLSERVICE']._serialized_end=1747
 # @@protoc_insertion_point(module_scope)

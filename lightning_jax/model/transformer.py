@@ -95,8 +95,15 @@ def parameters(config: ModelConfig) -> dict[str, Any]:
     return tree
 
 
-def init_params(config: ModelConfig, key: jax.Array, *, dtype: str = "float32", mesh: Mesh | None = None) -> Params:
-    """Random parameters, each leaf created in its sharding when a mesh is given."""
+def init_params(
+    config: ModelConfig,
+    key: jax.Array,
+    *,
+    dtype: str = "float32",
+    mesh: Mesh | None = None,
+    rules: ShardingRules = DEFAULT_RULES,
+) -> Params:
+    """Random parameters, the same on every mesh; each leaf is created in its sharding when one is given."""
     infos, treedef = jax.tree.flatten(parameters(config))
 
     def create() -> list[jax.Array]:
@@ -109,12 +116,8 @@ def init_params(config: ModelConfig, key: jax.Array, *, dtype: str = "float32", 
                 leaves.append((noise * info.stddev).astype(dtype))
         return leaves
 
-    if mesh is None:
-        leaves = jax.jit(create)()
-    else:
-        shardings = [named(mesh, DEFAULT_RULES, info.axes) for info in infos]
-        leaves = [jax.device_put(x, s) for x, s in zip(jax.jit(create)(), shardings, strict=True)]
-    params: Params = jax.tree.unflatten(treedef, leaves)
+    shardings = None if mesh is None else [named(mesh, rules, info.axes) for info in infos]
+    params: Params = jax.tree.unflatten(treedef, jax.jit(create, out_shardings=shardings)())
     return params
 
 

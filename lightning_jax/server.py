@@ -32,7 +32,7 @@ from lightning_jax.rewards.terms import Term
 from lightning_jax.run.experiment import Experiment, Host, build_service
 from lightning_jax.run.inline import Choice, corpus_of, model_of, name_of, reward_of, study_of, tasks_digest
 from lightning_jax.run.parts import load_study, read_parts
-from lightning_jax.run.policy import build_policy
+from lightning_jax.run.policy import build_policy, check_learning_rate
 from lightning_jax.run.progress import ProgressBoard
 from lightning_jax.run.service import Addresses, Service, sqlite_url
 from lightning_jax.run.study import Study
@@ -122,7 +122,9 @@ class LightningServer:
             "engine": settings("engine", engine),
             "choices": {},
         }
-        read_parts(self.config)
+        parts = read_parts(self.config)
+        if self._study is not None and parts.train.steps:
+            check_learning_rate(self.config["model"], parts.algo, parts.optimizer)
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         self.folder = Path(folder) if folder is not None else Path("runs") / self.config["name"] / stamp
         self._admin_key, self._quiet = admin_key, quiet

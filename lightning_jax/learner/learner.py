@@ -73,7 +73,7 @@ class Learner:
         return self._programs.compiled()
 
     def init(self, params: Params) -> TrainState:
-        """A state that starts from copies of `params` (any device, or numpy)."""
+        """A state that starts from `params` (any device, or numpy); leaves that lie right are shared, not copied."""
         with jax.set_mesh(self.mesh):
             return init_state(params, self.model, self.algo, self._tx, self.mesh, self.rules, offload=self._offload)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -45,7 +44,9 @@ def abstract_params(model: ModelConfig, algo: AlgoConfig) -> dict[str, Any]:
 
 
 def place_params(params: Params, model: ModelConfig, algo: AlgoConfig, mesh: Mesh, rules: ShardingRules) -> Params:
-    """Copies of `params`' leaves in their shardings; adapters and critic are created where they are missing.
+    """`params`' leaves in their shardings; adapters and critic are created where they are missing.
+
+    Leaves that lie there already are taken as they are: no program of the learner gives parameters' buffers away.
 
     ValueError where names or shapes are not the model's.
     """
@@ -62,9 +63,10 @@ def place_params(params: Params, model: ModelConfig, algo: AlgoConfig, mesh: Mes
         if tuple(x.shape) != info.shape:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
             raise ValueError(f"parameter {name} has shape {tuple(x.shape)}, the model config asks for {info.shape}")
-        return put(x, named(mesh, rules, info.axes))
+        # a device of the CPU may take a host array's memory as it is, and the caller may go on changing that
+        return put(x if isinstance(x, jax.Array) else np.array(x), named(mesh, rules, info.axes))
 
-    placed: Params = copied(jax.tree_util.tree_map_with_path(place, infos, given))
+    placed: Params = jax.tree_util.tree_map_with_path(place, infos, given)
     return placed
 
 
@@ -72,11 +74,6 @@ def _created(name: str, infos: Any, seed: int) -> Any:
     """First values of a part that no checkpoint of a model has: the same on every mesh."""
     rng = np.random.default_rng([seed, *name.encode()])
     return jax.tree.map(lambda info: (rng.normal(size=info.shape) * info.stddev).astype(np.float32), infos)
-
-
-def copied(tree: Any) -> Any:
-    """New buffers with the same content and placement, by one program for the whole tree."""
-    return jax.jit(lambda t: jax.tree.map(jnp.copy, t))(tree)
 
 
 def init_state(
@@ -101,7 +98,7 @@ def init_state(
     }
     if algo.reference:
         if algo.lora is None:  # else the model under the adapters is the reference
-            state["reference"] = copied(model_of(placed))
+            state["reference"] = model_of(placed)
         state["kl"] = {
             "coef": put(np.float32(algo.kl_coef), whole),
             "recent": put(np.full(WINDOW, np.nan, np.float32), whole),

@@ -32,7 +32,7 @@ from lightning_jax.run.collect import Collector
 from lightning_jax.run.loop import Loop
 from lightning_jax.run.metrics import MetricsWriter, read_lines
 from lightning_jax.run.parts import NEUTRAL, Parts, config_hash, load_study, read_parts
-from lightning_jax.run.policy import Policy, build_policy
+from lightning_jax.run.policy import Policy, build_policy, check_learning_rate
 from lightning_jax.run.progress import ProgressBoard, console
 from lightning_jax.run.publisher import LocalPublisher, Publisher, RemotePublisher
 from lightning_jax.run.report import next_steps, results_table
@@ -101,6 +101,8 @@ class Experiment:
         self.resume, self.allow_changed = resume, allow_changed_config
         self.parts = read_parts(config)
         self.parts.check_together()
+        if self.parts.train.steps:
+            check_learning_rate(config["model"], self.parts.algo, self.parts.optimizer)
         self.hash = config_hash(config)
         self._study, self._agent, self._host, self._admin_key = study, agent, host, admin_key
         self._stopping = threading.Event()
@@ -136,19 +138,19 @@ class Experiment:
             self._client.close()
 
     def _run(self) -> dict[str, Any]:
-        parts = self.parts
-        study = parts.complete(self._study or load_study(self.config["task"]))
+        parts, config = self.parts, self.config
+        study = parts.complete(self._study or load_study(config["task"]))
         self.board.log(
             f"{study.name}: {len(study.train)} tasks to train on, {len(study.validation)} for validation, "
             f"{len(study.test)} held out; {len(study.demonstrations)} demonstrations"
         )
-        policy = self._host.policy if self._host else build_policy(self.config["model"], study.corpus, parts.seed)
         mesh = make_mesh(**parts.mesh)
+        policy = self._host.policy if self._host else build_policy(config["model"], study.corpus, parts.seed, mesh=mesh)
         learner = Learner(policy.config, parts.algo, parts.batch, parts.optimizer, mesh, precision=policy.precision)
         checkpoints = Checkpoints(
             self.folder / "checkpoints",
             config_hash=f"{self.hash} seed {parts.seed}",
-            settings={name: section for name, section in self.config.items() if name not in NEUTRAL},
+            settings={name: section for name, section in config.items() if name not in NEUTRAL},
             keep=parts.train.keep_checkpoints,
         )
         state, first_step = self._start_state(study, policy, learner, checkpoints)
@@ -161,9 +163,7 @@ class Experiment:
                 raise ConnectionError("stopped before the first rollout")
             if parts.train.steps > first_step:
                 self._compile(learner, state)
-            stack.enter_context(
-                Workers(parts.runner, self._agent or self.config["agent"], client.target, self._admin_key)
-            )
+            stack.enter_context(Workers(parts.runner, self._agent or config["agent"], client.target, self._admin_key))
             label = f"{self.hash[:8]}-{parts.seed}-{time.time_ns():x}"
             collector = Collector(client, AgentNaming.of(study.agents), consumer=f"learner-{self.folder.name}")
             loop = Loop(

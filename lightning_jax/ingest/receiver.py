@@ -73,7 +73,7 @@ class SpanReceiver:
         started = time.monotonic()
         placement = await asyncio.to_thread(self._place, data, caller, decode)
         admission.add("spans", len(placement.spans))
-        await asyncio.wrap_future(self._store.record_spans(placement.spans, placement.aside, placement.adoptions))
+        await asyncio.wrap_future(self._store.record_spans(placement.spans, placement.aside))
         self._commit_s += 0.1 * (time.monotonic() - started - self._commit_s)
         with self._lock:
             self._stored += len(placement.spans)

@@ -6,6 +6,7 @@ import re
 
 RESPONSE_PREFIXES = ("chatcmpl-", "resp_", "cmpl-")  # chat completions, responses, completions
 RESPONSE_ID = re.compile(rf"\b(?:{'|'.join(RESPONSE_PREFIXES)})([A-Za-z0-9_.:-]+)")
+TOOL_CALL_ID = re.compile(r"\bcall_([A-Za-z0-9_.:-]+)_\d+")
 _PATH = re.compile(r"/rollout/([^/?#]+)/attempt/([^/?#]+)/")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, delete, select, text, update
 
 from lightning_jax import types
 from lightning_jax.ingest import schema
@@ -19,35 +20,57 @@ _OF_ATTEMPT = (
     .where(schema.spans.c.attempt_id == bindparam("attempt"), schema.spans.c.id <= bindparam("last"))
     .order_by(schema.spans.c.id)
 )
+# The condition as text: databases use a partial index only for its very words, not for a bound parameter.
+_UNPLACED = (
+    select(schema.spans.c.trace_id)
+    .where(text("rollout_id = ''"), schema.spans.c.trace_id.in_(bindparam("traces", expanding=True)))
+    .distinct()
+)
 
 
 def record(
     transaction: Transaction,
     spans: Sequence[types.Span],
     aside: Sequence[Quarantine],
-    adoptions: Mapping[bytes, tuple[str, str]],
 ) -> int:
     """Insert the spans that are new and note why some could not be placed. Returns how many were new.
 
-    adoptions: traces whose unplaced spans now belong to a (rollout_id, attempt_id).
+    Unplaced spans of the same traces, stored now or earlier, go where the placed ones are (see `adopt`).
     """
     added = insert_new(transaction.connection, schema.spans, [span_row(span) for span in spans])
     put_aside(transaction, aside)
-    for trace_id, identity in adoptions.items():
-        adopt(transaction, trace_id, *identity)
+    adopt(transaction, {span.trace_id for span in spans})
     return added
 
 
-def adopt(transaction: Transaction, trace_id: bytes, rollout_id: str, attempt_id: str) -> int:
-    """Give the unplaced spans of a trace to an attempt, once another span of the trace says whose trace it is."""
-    table = schema.spans
-    unplaced = (table.c.trace_id == trace_id) & (table.c.rollout_id == "")
-    found = transaction.connection.execute(select(table.c.span_id).where(unplaced)).scalars().all()
-    if found:
-        values = {"rollout_id": rollout_id, "attempt_id": attempt_id}
-        transaction.connection.execute(update(table).where(unplaced).values(**values))
-        release(transaction, "span", [span_identity(trace_id, bytes(span_id)) for span_id in found])
-    return len(found)
+def adopt(transaction: Transaction, traces: Collection[bytes]) -> int:
+    """Give unplaced spans to the one attempt that all placed spans of their trace belong to; returns how many.
+
+    They are stored anew, after everything else: an attempt that was sealed meanwhile keeps the record it had. For
+    traces without unplaced spans, which is nearly all, this is one look into an index that is nearly empty.
+    """
+    connection, table = transaction.connection, schema.spans
+    waiting = sorted(_unplaced(connection, list(traces)))
+    adopted = 0
+    for trace_id, pairs in owners(connection, waiting).items():
+        if len(pairs) == 1:
+            rollout_id, attempt_id = next(iter(pairs))
+            unplaced = (table.c.trace_id == trace_id) & (table.c.rollout_id == "")
+            found = [span_of(row) for row in connection.execute(select(table).where(unplaced).order_by(table.c.id)).mappings()]
+            connection.execute(delete(table).where(unplaced))
+            placed = [replace(span, rollout_id=rollout_id, attempt_id=attempt_id) for span in found]
+            adopted += insert_new(connection, table, [span_row(span) for span in placed])
+            release(transaction, "span", [span_identity(trace_id, span.span_id) for span in found])
+    return adopted
+
+
+def _unplaced(connection: Connection, traces: Sequence[bytes]) -> set[bytes]:
+    """Those of the traces that have unplaced spans."""
+    found: set[bytes] = set()
+    for start in range(0, len(traces), 500):
+        some = connection.execute(_UNPLACED, {"traces": traces[start : start + 500]}).scalars()
+        found.update(bytes(trace_id) for trace_id in some)
+    return found
 
 
 def adopt_named(transaction: Transaction, attempts: Mapping[str, str]) -> None:
@@ -60,6 +83,7 @@ def adopt_named(transaction: Transaction, attempts: Mapping[str, str]) -> None:
             unplaced = (table.c.trace_id == trace_id) & (table.c.span_id == span_id) & (table.c.rollout_id == "")
             transaction.connection.execute(update(table).where(unplaced).values(**values))
         release(transaction, "span", identities)
+        adopt(transaction, {bytes.fromhex(identity.partition("/")[0]) for identity in identities})
 
 
 def span_identity(trace_id: bytes, span_id: bytes) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Connection
@@ -216,15 +216,12 @@ class Store:
         self,
         batch: Sequence[types.Span],
         aside: Sequence[quarantine.Quarantine] = (),
-        adoptions: Mapping[bytes, tuple[str, str]] = MappingProxyType({}),
     ) -> Future[int]:
         """Store spans and what was wrong with some; the future holds how many spans were new.
 
-        adoptions: traces whose unplaced spans, stored earlier, now belong to a (rollout_id, attempt_id).
+        Unplaced spans follow the placed ones of their trace, where those agree, whichever came first.
         """
-        return self._writer.submit(
-            partial(spans.record, spans=tuple(batch), aside=tuple(aside), adoptions=dict(adoptions))
-        )
+        return self._writer.submit(partial(spans.record, spans=tuple(batch), aside=tuple(aside)))
 
     def call_identities(self, call_ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         """(rollout_id, attempt_id) of the calls that exist."""

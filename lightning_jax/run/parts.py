@@ -24,7 +24,7 @@ from lightning_jax.rewards.compose import Composition
 from lightning_jax.rewards.terms import overlong
 from lightning_jax.run.config import EvalConfig, RunnerConfig, ServerConfig, StoreConfig, TrainConfig, WarmupConfig
 from lightning_jax.run.study import Study
-from lightning_jax.serve.config import EngineConfig
+from lightning_jax.serve.config import EngineConfig, ServeConfig
 from lightning_jax.serve.engines import read_engine
 from lightning_jax.serve.vllm.config import VllmConfig
 
@@ -32,16 +32,22 @@ log = logging.getLogger(__name__)
 
 SECTIONS = (
     "name", "seed", "train", "eval", "warmup", "runner", "server", "store",
-    "task", "agent", "model", "algo", "credit", "reward", "batch", "mesh", "engine", "choices",
+    "task", "agent", "model", "algo", "credit", "reward", "batch", "mesh", "engine", "serve", "choices",
 )  # fmt: skip
 
 
-NEUTRAL = ("name", "runner", "server", "store", "choices")  # where and by whom a run is done doesn't change its numbers
+NEUTRAL = ("name", "runner", "server", "serve", "store", "choices")  # where and by whom a run is done doesn't change its numbers
+
+
+_SAMPLING = ("tool_form", "default_max_tokens")  # of the section serve: what an agent is answered depends on them
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
     """Names what decides a run's numbers beside its seed: runs of one hash are seeds of one arm."""
     kept = {k: v for k, v in config.items() if k not in (*NEUTRAL, "seed")}
+    usual = ServeConfig()
+    serve = {k: v for k, v in config.get("serve", {}).items() if k in _SAMPLING and v != getattr(usual, k)}
+    kept |= {"serve": serve} if serve else {}
     return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
@@ -63,6 +69,7 @@ class Parts:
     optimizer: OptimizerConfig
     batch: BatchConfig
     engine: EngineConfig | VllmConfig
+    serve: Mapping[str, Any]  # for `ServeConfig`, whose keys are read from the environment when a server is built
     mesh: Mapping[str, int]
 
     def check_together(self) -> None:
@@ -78,8 +85,8 @@ class Parts:
         if shaping:
             log.warning(
                 "reward terms %s count where the outcome %s failed, and algo.baseline.std_level=group divides by a "
-                "group's standard deviation: in a group that is wrong throughout, a little shaping is worth as much as a right "
-                "answer elsewhere. Set algo.baseline.std_level=none (as algo=dr_grpo), or reward.form=gated, or "
+                "group's standard deviation: in a group that is wrong throughout, a little shaping is worth as much as a "
+                "right answer elsewhere. Set algo.baseline.std_level=none (as algo=dr_grpo), or reward.form=gated, or "
                 "algo.baseline.zero_variance_of=outcome (as algo=dapo)",
                 ", ".join(shaping),
                 self.composition.outcome,
@@ -156,8 +163,27 @@ def read_parts(config: Mapping[str, Any]) -> Parts:
         optimizer=OptimizerConfig.from_mapping(optimizer),
         batch=BatchConfig.from_mapping(config["batch"]),
         engine=read_engine(config["engine"]),
+        serve=_read_serve(config.get("serve", {})),
         mesh=dict(config["mesh"]),
     )
+
+
+def _read_serve(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The section as it is, checked but for the keys' secrets. ValueError for a secret that a run folder would hold."""
+    elsewhere = {"admin_key": "the environment's LJX_API_KEY"}
+    elsewhere |= {"ssl_certfile": "server.tls_certificate", "ssl_keyfile": "server.tls_key"}
+    elsewhere |= {"ssl_client_ca": "server.tls_http_client_ca"}
+    for name, place in elsewhere.items():
+        if values.get(name):
+            raise ValueError(f"serve.{name} is not set here: use {place}")
+    ServeConfig.from_mapping({k: v for k, v in values.items() if k != "keys"})
+    for name, key in (values.get("keys") or {}).items():
+        if isinstance(key, Mapping) and key.get("key"):
+            raise ValueError(
+                f"serve.keys.{name} holds its key, which would be written into the run's folder: give key_env, the name "
+                "of an environment variable that holds it"
+            )
+    return {k: v for k, v in values.items() if k not in elsewhere}
 
 
 def load_study(task: Mapping[str, Any]) -> Study:

@@ -13,6 +13,7 @@ reward with them; leaving by an exception makes it a failed attempt with that re
 from __future__ import annotations
 
 import json
+import logging
 import ssl
 import threading
 import urllib.request
@@ -28,7 +29,10 @@ from lightning_jax.ingest.tls import ClientTls
 from lightning_jax.run.randomness import derive
 from lightning_jax.types import Attempt, Mode, Outcome, Reward, Rollout, SamplingDefaults, Task
 
+log = logging.getLogger(__name__)
+
 MODEL = "policy"
+FLUSH_S = 5.0  # how long the end of a rollout waits for its spans to be sent
 
 
 class LightningClient:
@@ -45,6 +49,7 @@ class LightningClient:
         self._grpc_target = grpc_target
         self._ingest: IngestClient | None = None
         self._lock = threading.Lock()
+        self._providers: list[Any] = []  # what trace() made
 
     @property
     def ingest(self) -> IngestClient:
@@ -65,7 +70,7 @@ class LightningClient:
     def trace(self, service_name: str = "agent", api_key: str | None = None) -> Any:
         """Send this process's OpenTelemetry spans to the server; returns the tracer provider (shut it down to flush).
 
-        One call sets up provider, batching and exporter. `api_key`: an attempt's, where a process runs one attempt;
+        One call sets up provider, batching and exporter; the end of each rollout sends what has gathered. `api_key`: an attempt's, where a process runs one attempt;
         spans of several are told apart by the response ids in them. ImportError says what to install.
         """
         try:
@@ -90,6 +95,7 @@ class LightningClient:
         )
         provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=500, max_export_batch_size=64))
         trace.set_tracer_provider(provider)
+        self._providers.append(provider)
         return provider
 
     def rollout(
@@ -122,6 +128,24 @@ class LightningClient:
                 timeout_s=lease_s,
             )
         return RolloutContext(self, rollout, lease_s=lease_s, wait_s=wait_s)
+
+    @property
+    def traced(self) -> bool:
+        """Whether `trace` was called."""
+        return bool(self._providers)
+
+    def flush(self, timeout_s: float = FLUSH_S) -> bool:
+        """Send the spans that `trace` has gathered so far; False where that takes longer, or some could not be sent."""
+        results: list[bool] = []
+
+        def flush() -> None:
+            results.extend([bool(provider.force_flush(int(1000 * timeout_s))) for provider in self._providers])
+
+        # In a thread: the SDK's batch processor heeds no time limit of its own.
+        thread = threading.Thread(target=flush, name="flush-spans", daemon=True)
+        thread.start()
+        thread.join(timeout_s)
+        return not thread.is_alive() and all(results)
 
     def close(self) -> None:
         """Close the connection."""
@@ -162,6 +186,7 @@ class RolloutContext:
         self._attempt: Attempt | None = None
         self._output: Mapping[str, Any] = {}
         self._beats = threading.Event()
+        self._ended = threading.Event()
 
     def __enter__(self) -> RolloutContext:
         ingest = self._client.ingest
@@ -180,6 +205,9 @@ class RolloutContext:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # What is sealed doesn't change: spans that come later could still name things, but not for the trainer.
+        if self._client.traced and not self._client.flush():
+            log.warning("not all spans of attempt %s were sent within %g s", self.attempt.attempt_id, FLUSH_S)
         self._beats.set()
         if error is None:
             outcome = Outcome("succeeded", output=dict(self._output))
@@ -237,9 +265,22 @@ class RolloutContext:
         """What the agent came up with; reward terms of the trainer may read it."""
         self._output = {**self._output, **values}
 
+    @property
+    def ended(self) -> bool:
+        """Whether the service has ended this attempt meanwhile (cancelled, or its lease lapsed): stop working on it."""
+        return self._ended.is_set()
+
     def _keep_lease(self) -> None:
         while not self._beats.wait(self._lease_s / 3):
-            self._client.ingest.heartbeat([self.attempt.attempt_id])
+            try:
+                ended = self._client.ingest.heartbeat([self.attempt.attempt_id])
+            except Exception as error:  # the next beat may get through before the lease ends
+                log.warning("heartbeat of attempt %s failed: %s", self.attempt.attempt_id, error)
+                continue
+            if ended:
+                log.warning("attempt %s was ended by the service; what it does no longer counts", *ended)
+                self._ended.set()
+                return
 
 
 def _task_id(task: Mapping[str, Any]) -> str:

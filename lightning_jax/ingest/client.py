@@ -80,7 +80,7 @@ class IngestClient:
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._closed = threading.Event()
-        self._channel = _channel(target, tls)
+        self._channel = open_channel(target, tls)
         self._rollouts = rollout_pb2_grpc.RolloutServiceStub(self._channel)
         self._calls = call_pb2_grpc.CallServiceStub(self._channel)
         self._rewards = reward_pb2_grpc.RewardServiceStub(self._channel)
@@ -254,7 +254,8 @@ class IngestClient:
             delay = min(2 * delay, 5.0)
 
 
-def _channel(target: str, tls: ClientTls | None) -> grpc.Channel:
+def open_channel(target: str, tls: ClientTls | None = None) -> grpc.Channel:
+    """A channel to host:port, or to https://host:port with TLS as given or as the environment says. ValueError."""
     scheme, _, rest = target.rpartition("://")
     if scheme not in ("", "http", "https"):
         raise ValueError(f"target is {target!r}; write host:port, or https://host:port for TLS")

@@ -19,12 +19,10 @@ from lightning_jax.ingest.auth import Caller
 from lightning_jax.ingest.convert import span_of
 from lightning_jax.ingest.evidence import Evidence, evidence_of
 from lightning_jax.ingest.quarantine import Quarantine
-from lightning_jax.ingest.references import attempt_in
+from lightning_jax.ingest.references import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE, attempt_in
 from lightning_jax.ingest.spans import span_identity
 from lightning_jax.ingest.store import Store
 
-ROLLOUT_ATTRIBUTE = "ljx.rollout_id"
-ATTEMPT_ATTRIBUTE = "ljx.attempt_id"
 Identity = tuple[str, str]  # rollout_id, attempt_id
 
 

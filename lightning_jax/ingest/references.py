@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+ROLLOUT_ATTRIBUTE = "ljx.rollout_id"  # of an OpenTelemetry resource
+ATTEMPT_ATTRIBUTE = "ljx.attempt_id"
 RESPONSE_PREFIXES = ("chatcmpl-", "resp_", "cmpl-")  # chat completions, responses, completions
 RESPONSE_ID = re.compile(rf"\b(?:{'|'.join(RESPONSE_PREFIXES)})([A-Za-z0-9_.:-]+)")
 TOOL_CALL_ID = re.compile(r"\bcall_([A-Za-z0-9_.:-]+)_\d+")

@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.command
         else load_agent(options.agent, json.loads(options.arguments))
     )
-    client = IngestClient(options.target, api_key=os.environ.get("LJX_API_KEY"))
+    client = IngestClient(options.target, api_key=os.environ.pop("LJX_API_KEY", None))  # agents have no use for it
     runner = Runner(client, agent, concurrency=options.concurrency, lease_s=options.lease_s)
     ended = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):

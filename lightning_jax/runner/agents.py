@@ -13,7 +13,9 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
+from urllib.parse import quote
 
+from lightning_jax.ingest.references import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE, attempt_in
 from lightning_jax.ingest.tls import ClientTls
 
 
@@ -46,7 +48,8 @@ def load_agent(entry: str, arguments: Mapping[str, Any] | None = None) -> Agent:
 class CommandAgent:
     """An agent that is a program: one process per attempt.
 
-    It finds its task as JSON in LJX_TASK, its endpoint in OPENAI_BASE_URL and OPENAI_API_KEY, and prints its output
+    It gets this process's environment but for the service's own keys (LJX_API_KEY and its like): an agent holds
+    nothing but the key of its attempt. It finds its task as JSON in LJX_TASK, its endpoint in OPENAI_BASE_URL and OPENAI_API_KEY, and prints its output
     as one JSON object on its last line of stdout. ValueError where the command line is empty. Where LJX_TLS_CA names an
     authority, the program trusts it too: SSL_CERT_FILE for HTTPS, and OpenTelemetry's own variable.
     """
@@ -90,13 +93,15 @@ class CommandAgent:
 
     def _environment(self, task_input: dict[str, Any], base_url: str, api_key: str, model: str) -> dict[str, str]:
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not _is_secret(name)},
             "OPENAI_BASE_URL": base_url,
             "OPENAI_API_KEY": api_key,
             "LJX_TASK": json.dumps(task_input),
             "LJX_MODEL": model,
             "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "100000",  # the default of 128 drops the response id of long chats
             "OTEL_BSP_SCHEDULE_DELAY": "500",
+            "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "64",  # small enough for any receiver, and little is lost with one
+            "OTEL_RESOURCE_ATTRIBUTES": _resource(base_url),
         }
         tls = ClientTls.from_environment()
         if tls.ca is not None:
@@ -107,6 +112,7 @@ class CommandAgent:
             )
         if self._otlp_endpoint:
             environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = self._otlp_endpoint
+            environment["OTEL_EXPORTER_OTLP_PROTOCOL"] = "grpc"  # what listens there, whatever the SDK's default
             environment["OTEL_EXPORTER_OTLP_HEADERS"] = f"authorization=Bearer {api_key}"
         return environment
 
@@ -119,3 +125,19 @@ class CommandAgent:
                 file.flush()
                 self._authorities = file
             return self._authorities.name
+
+
+def _is_secret(name: str) -> bool:
+    """Whether an environment variable holds a key of the service; LJX_TLS_KEY is a path, and for clients."""
+    return name.startswith("LJX_") and "KEY" in name and not name.startswith("LJX_TLS_")
+
+
+def _resource(base_url: str) -> str:
+    """OTEL_RESOURCE_ATTRIBUTES for the attempt of a base URL, beside those that are set already."""
+    identity = attempt_in(base_url)
+    known = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    if identity is None:
+        return known
+    named = zip((ROLLOUT_ATTRIBUTE, ATTEMPT_ATTRIBUTE), identity, strict=True)
+    own = ",".join(f"{name}={quote(value, safe='')}" for name, value in named)
+    return f"{known},{own}" if known else own

@@ -60,7 +60,7 @@ class Runner:
 
     def start(self) -> None:
         """Begin to claim and run, in the background."""
-        for name, loop in (("claim", self._claim_loop), ("watch", self._watch_loop)):
+        for name, loop in (("claim", self._claim_loop), ("watch", self._watch_loop), ("beat", self._beat_loop)):
             thread = threading.Thread(target=loop, name=f"runner-{name}", daemon=True)
             thread.start()
             self._loops.append(thread)
@@ -142,14 +142,23 @@ class Runner:
         self._report(running, outcome)
 
     def _report(self, running: _Running, outcome: Outcome) -> None:
-        with self._lock:
-            if running.done.is_set():
-                return  # timed out earlier: its late result doesn't count
-            running.done.set()
+        if not self._take(running):
+            return  # timed out or ended earlier: its late result doesn't count
         try:
             self._client.complete(running.attempt.attempt_id, outcome)
         except Exception as error:  # the lease will expire and the rollout go to another worker
             log.warning("cannot report attempt %s: %s", running.attempt.attempt_id, error)
+        self._forget(running)
+
+    def _take(self, running: _Running) -> bool:
+        """Decide that an attempt is over; False where that was decided before."""
+        with self._lock:
+            before = running.done.is_set()
+            running.done.set()
+        return not before
+
+    def _forget(self, running: _Running) -> None:
+        """Make room for another attempt."""
         with self._lock:
             self._running.pop(running.attempt.attempt_id, None)
         self._room.release()
@@ -163,8 +172,7 @@ class Runner:
             self._agent.cancel(running.attempt.api_key)
 
     def _watch_loop(self) -> None:
-        """Time-outs and heartbeats."""
-        next_beat = time.monotonic() + self._lease_s / 3
+        """Time-outs."""
         while not self._stopping.wait(POLL_S):
             now = time.monotonic()
             with self._lock:
@@ -174,13 +182,28 @@ class Runner:
                     limit = running.attempt.rollout.timeout_s
                     self._report(running, Outcome("timeout", reason=f"no answer within {limit:g} s"))
                     self._abandon(running)
-            if now >= next_beat:
-                next_beat = now + self._lease_s / 3
-                if current:
-                    try:
-                        self._client.heartbeat([r.attempt.attempt_id for r in current])
-                    except Exception as error:  # the next beat may get through before the lease ends
-                        log.warning("heartbeat failed: %s", error)
+
+    def _beat_loop(self) -> None:
+        """Heartbeats, in a thread of their own: while the server is away one may take long, and time-outs go on."""
+        while not self._stopping.wait(self._lease_s / 3):
+            with self._lock:
+                current = dict(self._running)
+            if not current:
+                continue
+            try:
+                ended = self._client.heartbeat(list(current))
+            except Exception as error:  # the next beat may get through before the lease ends
+                log.warning("heartbeat failed: %s", error)
+                continue
+            for attempt_id in ended:
+                self._drop(current[attempt_id])
+
+    def _drop(self, running: _Running) -> None:
+        """Stop an attempt that the service ended (cancelled, or its lease lapsed): nobody waits for its result."""
+        if self._take(running):
+            log.warning("attempt %s was ended by the service; its agent is stopped", running.attempt.attempt_id)
+            self._forget(running)
+            self._abandon(running)
 
 
 def _json_object(output: Any) -> dict[str, Any]:

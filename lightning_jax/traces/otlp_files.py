@@ -11,10 +11,16 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 
+from lightning_jax.ingest.client import open_channel
 from lightning_jax.ingest.otlp_json import request_of_document
-from lightning_jax.ingest.placement import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE, span_count
+from lightning_jax.ingest.placement import span_count
+from lightning_jax.ingest.references import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE
 from lightning_jax.ingest.trace_service import SERVICE
+
+MOST_BYTES = 32 * 1024 * 1024  # of one request: half of what receivers take, resource and scope come on top
+_FRAMING = 16  # bytes of tag and length around a span, at most
 
 
 def read_otlp(path: Path) -> Iterator[ExportTraceServiceRequest]:
@@ -36,15 +42,26 @@ def read_otlp(path: Path) -> Iterator[ExportTraceServiceRequest]:
             raise ValueError(f"{path}:{number}: {error}") from error
 
 
-def send(target: str, requests: Iterator[ExportTraceServiceRequest], attempt: str, key: str | None) -> tuple[int, int]:
-    """Export requests to a server; returns (spans sent, rejected). attempt: "" or rollout/attempt, whose they are."""
+def send(
+    target: str,
+    requests: Iterator[ExportTraceServiceRequest],
+    attempt: str,
+    key: str | None,
+    *,
+    most_bytes: int = MOST_BYTES,
+) -> tuple[int, int]:
+    """Export requests to a server (host:port, or https://host:port, trusted as LJX_TLS_CA and its like say).
+
+    Returns (spans sent, rejected). attempt: "" or rollout/attempt, whose they are. Requests beyond ``most_bytes`` go in
+    parts. ConnectionError where the server refuses one.
+    """
     sent = rejected = 0
     metadata = [("authorization", f"Bearer {key}")] if key else []
-    with grpc.insecure_channel(target, options=[("grpc.max_send_message_length", -1)]) as channel:
+    with open_channel(target) as channel:
         method = channel.unary_unary(
             f"/{SERVICE}/Export", ExportTraceServiceRequest.SerializeToString, ExportTraceServiceResponse.FromString
         )
-        for request in requests:
+        for request in (part for whole in requests for part in _parts(whole, most_bytes)):
             for resource in request.resource_spans if attempt else ():
                 for name, value in zip((ROLLOUT_ATTRIBUTE, ATTEMPT_ATTRIBUTE), attempt.split("/", 1), strict=True):
                     resource.resource.attributes.add(key=name).value.string_value = value
@@ -55,3 +72,31 @@ def send(target: str, requests: Iterator[ExportTraceServiceRequest], attempt: st
             sent += span_count(request)
             rejected += response.partial_success.rejected_spans
     return sent, rejected
+
+
+def _parts(request: ExportTraceServiceRequest, most_bytes: int) -> Iterator[ExportTraceServiceRequest]:
+    """The request, or its spans in order in requests of at most ``most_bytes`` (a span larger than that alone)."""
+    if request.ByteSize() <= most_bytes:
+        yield request
+        return
+    for resource in request.resource_spans:
+        for scope in resource.scope_spans:
+            part, size = _part(resource, scope), 0
+            for span in scope.spans:
+                more = span.ByteSize() + _FRAMING
+                if size and size + more > most_bytes:
+                    yield part
+                    part, size = _part(resource, scope), 0
+                part.resource_spans[0].scope_spans[0].spans.append(span)
+                size += more
+            if size:
+                yield part
+
+
+def _part(resource: ResourceSpans, scope: ScopeSpans) -> ExportTraceServiceRequest:
+    """A request with the resource and scope of these, and no spans."""
+    part = ExportTraceServiceRequest()
+    resource_part = part.resource_spans.add(schema_url=resource.schema_url)
+    resource_part.resource.CopyFrom(resource.resource)
+    resource_part.scope_spans.add(schema_url=scope.schema_url).scope.CopyFrom(scope.scope)
+    return part

@@ -29,6 +29,7 @@ class Load:
         self.calls: set[str] = set()
         self.rewards: set[str] = set()
         self.spans: set[tuple[int, int]] = set()
+        self.failures: list[BaseException] = []  # whatever a writer met but for the server's end
         self._client = IngestClient(target, patience_s=0)
         self._exporter = Exporter(target)
         self._attempt, self._numbers = attempt, iter(range(first, first + 10**6))
@@ -41,6 +42,7 @@ class Load:
     def join(self) -> None:
         for thread in self._threads:
             thread.join(60)
+        assert not any(thread.is_alive() for thread in self._threads)
         self._client.close()
         self._exporter.close()
 
@@ -50,7 +52,14 @@ class Load:
                 number = next(self._numbers)
             try:
                 write(number)
-            except (StoreUnavailable, grpc.RpcError):
+            except StoreUnavailable:
+                return
+            except grpc.RpcError as error:
+                if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                    self.failures.append(error)
+                return
+            except BaseException as failure:  # in a thread nobody else would see it
+                self.failures.append(failure)
                 return
 
     def _call(self, number: int) -> None:
@@ -83,6 +92,7 @@ def test_acknowledged_is_there_once_after_sigkill(store_url: str, rounds: int) -
             time.sleep(0.2 + chance.random() * 0.6)
             process.end(signal.SIGKILL)
             load.join()
+        assert load.failures == []
         acknowledged.calls |= load.calls
         acknowledged.rewards |= load.rewards
         acknowledged.spans |= load.spans

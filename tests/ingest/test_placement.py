@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from lightning_jax import types
-from lightning_jax.ingest.placement import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE
+from lightning_jax.ingest.references import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE
 from lightning_jax.ingest.store import Store
 from tests.ingest.conftest import claim_one, make_call
 from tests.ingest.otlp import Exporter, make_request, make_span

@@ -27,7 +27,7 @@ from lightning_jax._proto.lightning.v1 import (
     transition_pb2_grpc,
 )
 from lightning_jax.ingest import grants
-from lightning_jax.ingest.placement import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE
+from lightning_jax.ingest.references import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store
 from tests.ingest.conftest import claim_one

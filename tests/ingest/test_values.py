@@ -12,7 +12,7 @@ from lightning_jax import types
 from lightning_jax._proto.lightning.v1 import call_pb2, call_pb2_grpc
 from lightning_jax.ingest.client import IngestClient
 from lightning_jax.ingest.errors import IdentityConflict
-from lightning_jax.ingest.placement import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE
+from lightning_jax.ingest.references import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store
 from tests.ingest.conftest import claim_one, make_call, make_rollout

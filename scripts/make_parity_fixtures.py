@@ -7,6 +7,9 @@ Needs torch and transformers, which the project itself doesn't; any environment 
 
 The fixtures pin what "loads like transformers" means, for both spellings of rotary settings (`rope_parameters` as
 transformers 5 saves it, and the older `rope_theta` + `rope_scaling`, written by hand into `llama_old`).
+
+The other way round, `--check FOLDER` lets transformers read what the project exported (`python -m tests.model.exports
+FOLDER`) and compares torch's logits with those that the project computed.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import safetensors
 import torch
 import transformers
 
@@ -62,6 +66,8 @@ def make(name: str, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
+    with safetensors.safe_open(folder / "model.safetensors", "np") as file:
+        (folder / "keys.txt").write_text("".join(f"{key}\n" for key in sorted(file.keys())))
     np.savez_compressed(folder / "logits.npz", tokens=tokens.numpy().astype(np.int32), logits=logits.numpy())
 
 
@@ -76,11 +82,34 @@ def write_old_spelling(source: Path, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
+def difference(folder: Path) -> tuple[float, float]:
+    """Largest difference between torch's logits and those in folder/logits.npz, and the largest logit.
+
+    ValueError where transformers misses a weight, or finds one that the model has no place for.
+    """
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True, dtype=torch.float32, attn_implementation="eager"
+    )
+    wrong = {kind: sorted(map(str, report[kind])) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+    if any(wrong.values()):
+        raise ValueError(f"{folder}: transformers reports {wrong}")
+    saved = np.load(folder / "logits.npz")
+    with torch.no_grad():
+        logits = model.eval()(torch.from_numpy(saved["tokens"]).long()).logits.numpy()
+    return float(np.abs(logits - saved["logits"]).max()), float(np.abs(logits).max())
+
+
 def main() -> None:
     default = Path(__file__).parents[1] / "tests" / "golden" / "parity"
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=default)
-    out = parser.parse_args().out
+    parser.add_argument("--check", type=Path, help="folder of exports to compare with, instead of writing any")
+    options = parser.parse_args()
+    if options.check is not None:
+        for name in MODELS:
+            print("{}: largest difference {:.1e}, largest logit {:.2f}".format(name, *difference(options.check / name)))
+        return
+    out = options.out
     out.mkdir(parents=True, exist_ok=True)
     for name in MODELS:
         make(name, out / name)

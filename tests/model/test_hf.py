@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -23,18 +23,9 @@ from lightning_jax.model.pretrained import load_model
 from lightning_jax.model.safetensors_files import open_file, open_tensors, write_file
 from lightning_jax.model.sharding import make_mesh
 from lightning_jax.model.tokenizer_training import train_tokenizer
-from lightning_jax.model.transformer import Params, forward, head
+from tests.model.exports import FAMILIES, PARITY, logits_of, write_export
 
-PARITY = Path(__file__).parents[1] / "golden" / "parity"
-FAMILIES = ("llama", "qwen2", "qwen3", "mistral")
-
-
-def logits_of(config: ModelConfig, params: Params, tokens: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    batch, length = tokens.shape
-    positions = jnp.broadcast_to(jnp.arange(length), (batch, length))
-    mask = positions[:, :, None] >= positions[:, None, :]
-    hidden = forward(params, config, jnp.asarray(tokens), positions, mask)
-    return np.asarray(jnp.einsum("btd,vd->btv", hidden, head(params)))
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -105,6 +96,30 @@ def test_transformers_reads_the_exported_config(family: str, tmp_path: Path) -> 
     theirs = transformers.AutoConfig.from_pretrained(tmp_path)
     assert from_hf(theirs.to_dict()) == config
     assert transformers.AutoTokenizer.from_pretrained(tmp_path).eos_token == "<|end|>"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_export_is_what_transformers_would_have_written(family: str, tmp_path: Path) -> None:
+    """Without torch: the names, shapes and dtypes of the fixture, which transformers saved, and the same logits."""
+    write_export(family, tmp_path)
+    saved, original, written = np.load(tmp_path / "logits.npz"), open_tensors(PARITY / family), open_tensors(tmp_path)
+    assert sorted(written) == (PARITY / family / "keys.txt").read_text().split()
+    assert {n: (a.shape, a.dtype) for n, a in written.items()} == {n: (a.shape, a.dtype) for n, a in original.items()}
+    assert not any(np.array_equal(written[name], original[name]) for name in written)
+    config, params = load_hf(tmp_path)
+    np.testing.assert_array_equal(logits_of(config, params, saved["tokens"]), saved["logits"])
+    assert np.abs(saved["logits"] - np.load(PARITY / family / "logits.npz")["logits"]).max() > 0.1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_torch_computes_the_logits_of_an_export(family: str, tmp_path: Path) -> None:
+    """Where torch is installed. Measured by scripts/make_parity_fixtures.py --check with torch 2.13: 1e-5 at most."""
+    pytest.importorskip("torch")
+    difference = runpy.run_path(str(ROOT / "scripts" / "make_parity_fixtures.py"))["difference"]
+    write_export(family, tmp_path)
+    found, largest = difference(tmp_path)
+    assert found <= 1e-4
+    assert largest > 0.5
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -41,6 +41,7 @@ class RunConfig:
     batch: dict[str, Any] = field(default_factory=dict)
     mesh: dict[str, Any] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
+    serve: dict[str, Any] = field(default_factory=dict)
 
 
 def register() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from lightning_jax.learner.learner import Learner
 from lightning_jax.model.hf import export_hf
 from lightning_jax.publish.checkpoint import Checkpoints
 from lightning_jax.run.parts import config_hash, load_study, read_parts
-from lightning_jax.run.policy import build_policy
+from lightning_jax.run.policy import Policy, build_policy
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -35,9 +36,16 @@ def export_run(folder: str | Path, target: str | Path, *, step: int | str = "lat
     Raises:
         ValueError: no run there, no such checkpoint, or `target` is not empty.
     """
-    folder, target = Path(folder), Path(target)
+    target = Path(target)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ValueError(f"{target} is there already and not an empty folder: name another")
+    policy, chosen = trained_policy(Path(folder), step)
+    export_hf(policy.params, policy.config, policy.tokenizer, target, dtype=dtype)
+    return chosen
+
+
+def trained_policy(folder: Path, step: int | str = "latest") -> tuple[Policy, int]:
+    """(the policy of a run's checkpoint as it is served, the checkpoint's step); `export_run` says what is raised."""
     config = _config(folder)
     parts = read_parts(config)
     checkpoints = Checkpoints(folder / "checkpoints", config_hash=f"{config_hash(config)} seed {parts.seed}")
@@ -46,8 +54,7 @@ def export_run(folder: str | Path, target: str | Path, *, step: int | str = "lat
     policy = build_policy(config["model"], corpus, parts.seed)
     learner = Learner(policy.config, parts.algo, parts.batch, parts.optimizer, precision=policy.precision)
     state, _ = checkpoints.restore(learner.init(policy.params), step=chosen)
-    export_hf(learner.served(state), policy.config, policy.tokenizer, target, dtype=dtype)
-    return chosen
+    return replace(policy, params=learner.served(state)), chosen
 
 
 def _config(folder: Path) -> dict[str, Any]:

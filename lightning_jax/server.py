@@ -27,7 +27,9 @@ from typing import Any
 
 import yaml
 
+from lightning_jax.export import trained_policy
 from lightning_jax.presets import settings
+from lightning_jax.publish.checkpoint import Checkpoints
 from lightning_jax.rewards.terms import Term
 from lightning_jax.run.experiment import Experiment, Host, build_service
 from lightning_jax.run.inline import Choice, corpus_of, model_of, name_of, reward_of, study_of, tasks_digest
@@ -50,12 +52,14 @@ class LightningServer:
     evaluation: held-out tasks, solved before and after (a Study has its own).
     agent: a callable run in threads here, or "package.module:function"; None leaves rollouts to workers and clients.
     reward: a function of (task, trajectory), a preset's name or a composition; None takes what clients report.
-    terms: reward terms by name, beside the generic ones (reported, succeeded, efficiency) and a Study's.
+    terms: reward terms by name, beside a Study's and the generic ones of rewards/terms.py.
     algorithm, credit, batch, mesh, engine, runner: presets of conf/, or settings.
+    serve: settings of the HTTP front that differ from conf/serve, e.g. {"max_concurrent": 64}.
     train, eval, warmup: settings that differ from the defaults, e.g. train={"steps": 20}.
     corpus: texts for the tokenizer of a model from scratch; None: a Study's, or the tasks' inputs.
     folder: where metrics, checkpoints, the store and lightning_server.log go.
-    admin_key: needed where others can reach `host`. keys_file: YAML, bearer key -> scopes (infer, ingest, admin, ...).
+    checkpoint: (folder of a run, "latest", "best" or a step): begin with its weights, not with those of `base_model`.
+    admin_key, keys_file (YAML, bearer key -> scopes), serve["keys"]: some key is needed where others can reach `host`.
     tls_certificate, tls_key: PEM files; HTTP and gRPC are then encrypted (clients: LJX_TLS_CA).
 
     Raises ValueError, before anything is started, for settings that are unknown or don't go together.
@@ -79,11 +83,13 @@ class LightningServer:
         batch: Choice = "trie",
         mesh: Choice = "single",
         engine: Choice = "small",
+        serve: Mapping[str, Any] | None = None,
         runner: Choice | None = None,
         store: str | None = None,
         folder: str | Path | None = None,
         host: str = "127.0.0.1",
         advertise: str | None = None,
+        checkpoint: tuple[Path, int | str] | None = None,
         admin_key: str | None = None,
         keys_file: str | None = None,
         tls_certificate: str | None = None,
@@ -120,6 +126,7 @@ class LightningServer:
             "batch": settings("batch", batch),
             "mesh": settings("mesh", mesh),
             "engine": settings("engine", engine),
+            "serve": dict(serve or {}),
             "choices": {},
         }
         parts = read_parts(self.config)
@@ -127,7 +134,7 @@ class LightningServer:
             check_learning_rate(self.config["model"], parts.algo, parts.optimizer)
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         self.folder = Path(folder) if folder is not None else Path("runs") / self.config["name"] / stamp
-        self._admin_key, self._quiet = admin_key, quiet
+        self._admin_key, self._quiet, self._checkpoint = admin_key, quiet, checkpoint
         self._service: Service | None = None
         self._experiment: Experiment | None = None
         self._thread: threading.Thread | None = None
@@ -145,7 +152,11 @@ class LightningServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         values = {**self.config["server"], "http_port": port, "grpc_port": grpc_port}
         parts = read_parts({**self.config, "server": values})
-        policy = build_policy(self.config["model"], self._corpus, parts.seed)
+        if self._checkpoint is None:
+            policy = build_policy(self.config["model"], self._corpus, parts.seed)
+        else:
+            policy, step = trained_policy(*self._checkpoint)
+            log.info("weights: the checkpoint of step %d in %s", step, self._checkpoint[0])
         service = build_service(parts, policy, sqlite_url(self.folder), self._admin_key, self.folder)
         self._service = service
         try:
@@ -232,7 +243,12 @@ def _parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", help="HF directory, .gguf file, or a preset of conf/model")
     source.add_argument(
-        "--config", help="a run's configuration (its folder or config.yaml): serve that run's model with its engine"
+        "--config", help="a run's configuration (its folder or config.yaml): serve that run's model with its settings"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        help="of the run in --config: latest, best (by validation score), a step, or start for the weights that it "
+        "began with (default: latest where there is one)",
     )
     parser.add_argument("--host", default="127.0.0.1", help="default %(default)s; others need LJX_API_KEY")
     parser.add_argument("--advertise", help="host name that agents elsewhere reach this machine by")
@@ -242,21 +258,51 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=8000, help="HTTP, default %(default)s; 0: any free")
     parser.add_argument("--grpc-port", type=int, default=50051, help="default %(default)s; 0: any free")
     parser.add_argument("--engine", help="preset of conf/engine (default: small, or the configuration's)")
+    parser.add_argument(
+        "--serve", action="append", default=[], metavar="NAME=VALUE",
+        help="a setting of conf/serve, in YAML, e.g. max_concurrent=64; may be repeated",
+    )  # fmt: skip
     parser.add_argument("--store", help="SQLAlchemy URL of the store; default: SQLite in --folder")
     parser.add_argument("--folder", default="runs/server", help="where the default store lies (default %(default)s)")
     return parser
 
 
-def _source(options: argparse.Namespace) -> tuple[Choice, Choice, Sequence[str], int]:
-    """(model, engine, corpus, seed) by the command line, or by the configuration that it names."""
+def _source(options: argparse.Namespace) -> dict[str, Any]:
+    """Model, engine, front, corpus, seed and checkpoint by the command line, or by the configuration that it names."""
+    serve = dict(_setting(text) for text in options.serve)
     if not options.config:
-        return options.model, options.engine or "small", (), 0
+        if options.checkpoint:
+            raise ValueError(f"--checkpoint {options.checkpoint} is one of a run: name the run by --config")
+        return {"base_model": options.model, "engine": options.engine or "small", "serve": serve}
     place = Path(options.config)
-    text = (place / "config.yaml" if place.is_dir() else place).read_text(encoding="utf-8")
-    values: dict[str, Any] = yaml.safe_load(text)
+    place = place / "config.yaml" if place.is_dir() else place
+    values: dict[str, Any] = yaml.safe_load(place.read_text(encoding="utf-8"))
     model = values["model"]
-    corpus = () if model.get("path") else load_study(values["task"]).corpus
-    return model, options.engine or values["engine"], corpus, int(values["seed"])
+    return {
+        "base_model": model,
+        "engine": options.engine or values["engine"],
+        "serve": {**values.get("serve", {}), **serve},
+        "corpus": () if model.get("path") else load_study(values["task"]).corpus,
+        "seed": int(values["seed"]),
+        "checkpoint": _checkpoint(place.parent, options.checkpoint),
+    }
+
+
+def _checkpoint(folder: Path, wanted: str | None) -> tuple[Path, int | str] | None:
+    """Which weights of a run to serve, said in a line; None: those it began with."""
+    steps = Checkpoints(folder / "checkpoints", config_hash="").steps() if (folder / "checkpoints").is_dir() else []
+    if wanted == "start" or (wanted is None and not steps):
+        log.info("weights: those that the run began with%s", "" if steps else "; it has no checkpoint")
+        return None
+    return folder, wanted or "latest"
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value in YAML."""
+    name, mark, value = text.partition("=")
+    if not mark:
+        raise ValueError(f"--serve {text!r} has no value: write --serve NAME=VALUE")
+    return name, yaml.safe_load(value)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -268,9 +314,8 @@ def main(argv: list[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     try:
-        model, engine, corpus, seed = _source(options)
         server = LightningServer(
-            model, engine=engine, corpus=corpus, seed=seed, store=options.store, folder=options.folder,
+            **_source(options), store=options.store, folder=options.folder,
             host=options.host, advertise=options.advertise, admin_key=os.environ.get("LJX_API_KEY") or None,
             keys_file=options.keys_file, tls_certificate=options.tls_certificate, tls_key=options.tls_key,
         )  # fmt: skip

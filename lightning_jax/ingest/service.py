@@ -1,6 +1,6 @@
 """The ingestion server: all gRPC services over one store, on an event loop and thread of their own.
 
-Invariant: it listens beyond loopback only with an admin key. A stop answers what is in flight before it closes.
+Invariant: it listens beyond loopback only with keys. A stop answers what is in flight before it closes.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class IngestServer:
     ``on_policy`` receives each published version with its safetensors bytes, in a worker thread; it may raise
     ValueError to refuse one. ``port`` 0 takes a free one. ``keys`` maps bearer keys to their scopes (see auth.SCOPES),
     ``limits`` bounds the spans that wait for their commit, ``max_rpcs`` the RPCs that run at a time; ``tls`` encrypts
-    (and, with a client CA, asks clients for certificates). Raises ValueError for a host beyond loopback without
-    ``admin_key``, RuntimeError for a taken port.
+    (and, with a client CA, asks clients for certificates). Raises ValueError for a host beyond loopback without any
+    key, RuntimeError for a taken port.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class IngestServer:
         tls: ServerTls | None = None,
         max_rpcs: int = MAX_CONCURRENT_RPCS,
     ) -> None:
-        if not admin_key and not is_loopback(host):
+        if not admin_key and not keys and not is_loopback(host):
             raise ValueError(
-                f"ingest host is {host!r}, which other machines can reach, and no admin_key is set; "
-                f"set an admin key or listen on 127.0.0.1"
+                f"ingest host is {host!r}, which other machines can reach, and there is no key: set an admin_key, or "
+                f"keys with scopes, or listen on 127.0.0.1"
             )
         self._store = store
         self._host, self._port = host, port

@@ -1,7 +1,15 @@
 """Rewards: named terms over a trajectory and their composition into one score, with every component kept."""
 
 from lightning_jax.rewards.compose import Composition, Weighting, score
-from lightning_jax.rewards.terms import Term, Unscorable, efficiency, generic, reported, reported_component
+from lightning_jax.rewards.terms import (
+    Term,
+    Unscorable,
+    efficiency,
+    generic,
+    reported,
+    reported_component,
+    valid_tool_calls,
+)
 
 __all__ = [
     "Composition",
@@ -13,4 +21,5 @@ __all__ = [
     "reported",
     "reported_component",
     "score",
+    "valid_tool_calls",
 ]

@@ -27,7 +27,12 @@ class Unscorable(Exception):
 
 def generic(max_calls: int) -> Mapping[str, Term]:
     """The terms any study can use, by name. `max_calls`: see `efficiency`."""
-    return {"reported": reported, "succeeded": succeeded, "efficiency": efficiency(max_calls)}
+    return {
+        "reported": reported,
+        "succeeded": succeeded,
+        "valid_tool_calls": valid_tool_calls,
+        "efficiency": efficiency(max_calls),
+    }
 
 
 def reported(task: Task, trajectory: Trajectory) -> float:
@@ -49,6 +54,15 @@ def reported_component(name: str) -> Term:
 def succeeded(task: Task, trajectory: Trajectory) -> float:
     """1 where the agent came to its end without an error, else 0."""
     return float(trajectory.outcome.status == "succeeded")
+
+
+def valid_tool_calls(task: Task, trajectory: Trajectory) -> float:
+    """The share of the policy's tool calls whose verdict is "ok"; 0, so nothing to be paid, where it made none.
+
+    Calls that nobody saw answered ("unknown") are in the share and not among the good. Verdicts: `types.ToolVerdict`.
+    """
+    verdicts = [tool.verdict for transition in trajectory.transitions for tool in transition.tools]
+    return verdicts.count("ok") / len(verdicts) if verdicts else 0.0
 
 
 def overlong(max_tokens: int, buffer: int) -> Term:

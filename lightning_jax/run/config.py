@@ -96,3 +96,7 @@ class ServerConfig:
     tls_key: str | None = None
     tls_client_ca: str | None = None  # with it, gRPC lets only clients with a certificate of this authority in
     tls_http_client_ca: str | None = None  # the same for HTTP, where few agents have certificates
+    max_rpcs: int = 4096  # gRPC calls that run at a time, long polls of runners among them; more are to come back
+    max_pending_requests: int = 256  # batches of spans that wait for their commit, over gRPC and HTTP together
+    max_pending_spans: int = 50_000
+    max_pending_bytes: int = 256 * 1024 * 1024

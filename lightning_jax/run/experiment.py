@@ -11,13 +11,14 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lightning_jax.assemble.naming import AgentNaming
+from lightning_jax.ingest.admission import ReceiverLimits
 from lightning_jax.ingest.auth import read_keys
 from lightning_jax.ingest.client import IngestClient
 from lightning_jax.ingest.errors import StoreUnavailable
@@ -154,15 +155,18 @@ class Experiment:
             keep=parts.train.keep_checkpoints,
         )
         state, first_step = self._start_state(study, policy, learner, checkpoints)
+        # nothing here may hold on to the first weights: they would take their memory until the run ends
+        begun, policy = [state], replace(policy, params={})
+        del state
         with ExitStack() as stack:
             metrics = MetricsWriter(self.folder, resume_from=first_step)
             stack.callback(metrics.close)
-            client, publisher = stack.enter_context(self._server(policy, learner, state, first_step))
+            client, publisher = stack.enter_context(self._server(policy, learner, begun, first_step))
             self._client = client
             if self._stopping.is_set():
                 raise ConnectionError("stopped before the first rollout")
             if parts.train.steps > first_step:
-                self._compile(learner, state)
+                self._compile(learner, begun[0])
             stack.enter_context(Workers(parts.runner, self._agent or config["agent"], client.target, self._admin_key))
             label = f"{self.hash[:8]}-{parts.seed}-{time.time_ns():x}"
             collector = Collector(client, AgentNaming.of(study.agents), consumer=f"learner-{self.folder.name}")
@@ -173,12 +177,13 @@ class Experiment:
                 checkpoints=checkpoints, tasks=study.task_index(),
                 stopping=self._stopping,
             )  # fmt: skip
-            return self._acts(loop, study, state, first_step)
+            return self._acts(loop, study, begun, first_step)
 
-    def _acts(self, loop: Loop, study: Study, state: Any, first_step: int) -> dict[str, Any]:
+    def _acts(self, loop: Loop, study: Study, begun: list[Any], first_step: int) -> dict[str, Any]:
+        """begun: the state to start from, alone; it is taken out."""
         steps = self.parts.train.steps
         before = self._evaluate_before(loop, study, first_step)
-        done = loop.run(state, first_step)
+        done = loop.run(begun.pop(), first_step)
         after = before
         if done < steps:
             after = None
@@ -261,15 +266,15 @@ class Experiment:
 
     @contextmanager
     def _server(
-        self, policy: Policy, learner: Learner, state: Any, version: int
+        self, policy: Policy, learner: Learner, begun: Sequence[Any], version: int
     ) -> Iterator[tuple[IngestClient, Publisher]]:
-        """A server in this process, or the connection to one elsewhere; serves `state` as `version` when it yields."""
+        """A server in this process, or the connection to one elsewhere; serves `begun[0]` as `version` when it yields."""
         target = self.parts.server.connect
         if target is not None or self._host is not None:
             target = target or self._host.service.addresses.grpc  # type: ignore[union-attr]  # one of the two is there
             with IngestClient(target, api_key=self._admin_key) as client:
                 publisher = LocalPublisher(self._host.service) if self._host else RemotePublisher(client)
-                publisher.publish(learner.served(state), version)
+                publisher.publish(learner.served(begun[0]), version)
                 yield client, publisher
             return
         service = build_service(self.parts, policy, sqlite_url(self.folder), self._admin_key)
@@ -277,7 +282,7 @@ class Experiment:
             if self.parts.store.url is None:
                 service.store.cancel_open("left behind by an earlier start of this run").result()
             addresses = service.start(
-                learner.served(state), version, progress=lambda text: log.info("engine: %s", text)
+                learner.served(begun[0]), version, progress=lambda text: log.info("engine: %s", text)
             )
             self.board.log(f"policy server {addresses.http}/v1 · ingestion {addresses.grpc}")
             with IngestClient(addresses.grpc, api_key=self._admin_key) as client:
@@ -299,7 +304,11 @@ def build_service(
         http_port=parts.server.http_port,
         grpc_port=parts.server.grpc_port,
         advertise=parts.server.advertise,
-        serve={"ssl_client_ca": parts.server.tls_http_client_ca or ""},
+        serve={**parts.serve, "ssl_client_ca": parts.server.tls_http_client_ca or ""},
+        limits=ReceiverLimits(
+            parts.server.max_pending_requests, parts.server.max_pending_spans, parts.server.max_pending_bytes
+        ),
+        max_rpcs=parts.server.max_rpcs,
         keys=read_keys(parts.server.keys_file),
         tls=ServerTls.of(parts.server.tls_certificate, parts.server.tls_key, parts.server.tls_client_ca),
         admin_key=admin_key,

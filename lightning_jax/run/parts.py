@@ -36,9 +36,8 @@ SECTIONS = (
 )  # fmt: skip
 
 
-NEUTRAL = ("name", "runner", "server", "serve", "store", "choices")  # where and by whom a run is done doesn't change its numbers
-
-
+# Where and by whom a run is done doesn't change its numbers (of "serve" two settings do, see _SAMPLING).
+NEUTRAL = ("name", "runner", "server", "serve", "store", "choices")
 _SAMPLING = ("tool_form", "default_max_tokens")  # of the section serve: what an agent is answered depends on them
 
 
@@ -180,8 +179,8 @@ def _read_serve(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, key in (values.get("keys") or {}).items():
         if isinstance(key, Mapping) and key.get("key"):
             raise ValueError(
-                f"serve.keys.{name} holds its key, which would be written into the run's folder: give key_env, the name "
-                "of an environment variable that holds it"
+                f"serve.keys.{name} holds its key, which would be written into the run's folder: give key_env, the "
+                "name of an environment variable that holds it"
             )
     return {k: v for k, v in values.items() if k not in elsewhere}
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lightning_jax.ingest.admission import ReceiverLimits
+from lightning_jax.ingest.rpc_limit import MAX_CONCURRENT_RPCS
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store
 from lightning_jax.ingest.tls import ServerTls
@@ -55,13 +57,15 @@ class Service:
         serve: Mapping[str, Any] | None = None,
         keys: Mapping[str, Collection[str]] | None = None,
         tls: ServerTls | None = None,
+        limits: ReceiverLimits | None = None,
+        max_rpcs: int = MAX_CONCURRENT_RPCS,
         log_folder: Path | None = None,
     ) -> None:
         """advertise: host name in the base URLs handed to agents. ValueError for a host that others can reach without
-        `admin_key`; with one, calls that belong to no rollout need it too, or one of `keys` (bearer key -> scopes) with
-        the scope infer. tls holds for HTTP and gRPC; its client CA for gRPC only, as few agents' HTTP clients have
-        certificates: `serve` has ssl_client_ca for those that do. log_folder: where lightning_server.log goes; None
-        writes none.
+        any key; with an `admin_key`, calls that belong to no rollout need it too, or one of `keys` (bearer key ->
+        scopes) with the scope infer. serve: settings of `ServeConfig`. limits, max_rpcs: of ingestion. tls holds for
+        HTTP and gRPC; its client CA for gRPC only, as few agents' HTTP clients have certificates: `serve` has
+        ssl_client_ca for those that do. log_folder: where lightning_server.log goes; None writes none.
         """
         self.store = Store(store_url)
         self.engine = build_engine(model_config, engine, tokenizer.eos_ids)
@@ -82,6 +86,8 @@ class Service:
                 **(keys or {}),
                 **{key.secret: sorted(key.scopes) for key in front.keys if key.secret not in (keys or {})},
             },
+            limits=limits,
+            max_rpcs=max_rpcs,
             tls=tls,
         )
         app.router.routes.extend(self._ingest.http_routes())  # OTLP/HTTP on the policy server's port
@@ -145,6 +151,7 @@ def _front(
 ) -> ServeConfig:
     """The HTTP front's settings: what is given, with the keys and the certificate that it shares with ingestion."""
     shown = {} if tls is None else {"ssl_certfile": str(tls.certificate), "ssl_keyfile": str(tls.key)}
+    anonymous = serve.get("anonymous")
     settings = ServeConfig.from_mapping({**serve, **shown})
     shared = [
         ApiKey.unnamed(key, known) for key, scopes in keys.items() if (known := [s for s in scopes if s in SCOPES])
@@ -154,7 +161,7 @@ def _front(
     return replace(
         settings,
         admin_key=admin_key or settings.admin_key,
-        anonymous=bool(serve.get("anonymous", not guarded)),
+        anonymous=not guarded if anonymous is None else bool(anonymous),
         keys=every,
     )
 

@@ -6,11 +6,12 @@ What would change the answer's meaning and cannot be honoured is refused; what i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_jax.serve.errors import invalid
+from lightning_jax.serve.unsupported import check_supported
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_STOPS = 16
@@ -43,24 +44,6 @@ class ChatRequest:
     token_ids: bool  # also tell prompt_token_ids, token_ids and policy_version
 
 
-def _default(value: Any) -> bool:
-    return value in (None, 0, False) or value in ([], {}, "")
-
-
-# Parameters that change what comes back, and the values with which they don't.
-_REFUSED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "logit_bias": (_default, "tokens cannot be biased: log-probs would not be those of the policy"),
-    "presence_penalty": (_default, "penalties would change the distribution that is trained"),
-    "frequency_penalty": (_default, "penalties would change the distribution that is trained"),
-    "functions": (_default, "use tools"),
-    "function_call": (_default, "use tools"),
-    "modalities": (lambda v: v is None or v == ["text"], "only text is generated"),
-    "audio": (_default, "only text is generated"),
-    "prediction": (_default, "predicted outputs are not supported"),
-    "web_search_options": (_default, "there is no web search"),
-}
-
-
 def parse_chat(raw: bytes, max_choices: int) -> ChatRequest:
     """Read a request body; ApiError 400 names the parameter."""
     return parse_body(read_object(raw), max_choices)
@@ -74,11 +57,7 @@ def parse_body(
     prompt: str | tuple[int, ...] | None = None,
 ) -> ChatRequest:
     """A chat body, or what another endpoint's body means as one. received: that body, kept in its place."""
-    for name, (harmless, why) in _REFUSED.items():
-        if name in body and not harmless(body[name]):
-            raise invalid(
-                f"{name}={json.dumps(body[name])[:200]} is not supported: {why}", name, "unsupported_parameter"
-            )
+    check_supported(body)
     stream_options = body.get("stream_options") or {}
     if not isinstance(stream_options, dict):
         raise invalid("stream_options must be an object", "stream_options")

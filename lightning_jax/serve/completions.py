@@ -11,22 +11,17 @@ from lightning_jax.serve.chat_request import MAX_TOP_LOGPROBS, ChatRequest, pars
 from lightning_jax.serve.errors import invalid
 from lightning_jax.serve.responses import DONE, Decode, encode, event, extensions, usage
 
-_REFUSED = ("echo", "suffix", "best_of")
-
 
 def parse_completion(raw: bytes, max_choices: int) -> ChatRequest:
     """Read a request body; ApiError 400 names the parameter."""
     body = read_object(raw)
-    for name in _REFUSED:
-        if body.get(name) not in (None, False, 1, ""):
-            raise invalid(f"{name} is not supported", name, "unsupported_parameter")
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     whole = isinstance(prompt, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in prompt)
     if not prompt or not (isinstance(prompt, str) or whole):
         raise invalid("prompt must be one text or one list of token ids, not empty", "prompt")
-    kept = {k: v for k, v in body.items() if k not in ("prompt", "logprobs", "messages", "tools", *_REFUSED)}
+    kept = {k: v for k, v in body.items() if k not in ("prompt", "logprobs", "messages", "tools")}
     wanted = body.get("logprobs")
     chat = {
         **kept,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,12 +36,22 @@ class ApiKey:
 
     @classmethod
     def from_mapping(cls, name: str, values: Any) -> ApiKey:
-        """From `{key: ..., scopes: [...]}`; ValueError names what is missing, never the key."""
-        check_keys(values, ("key", "scopes"), f"API key {name!r}") if isinstance(values, Mapping) else None
+        """From `{key: ..., scopes: [...]}`, or with key_env, the environment variable that holds the key.
+
+        ValueError names what is missing, never the key.
+        """
+        check_keys(values, ("key", "key_env", "scopes"), f"API key {name!r}") if isinstance(values, Mapping) else None
         scopes = values.get("scopes") if isinstance(values, Mapping) else None
-        if not isinstance(scopes, list | tuple) or not isinstance(values.get("key"), str):
-            raise ValueError(f"API key {name!r} must be {{key: <secret>, scopes: [infer, ingest or admin]}}")
-        return cls(name, values["key"], frozenset(map(str, scopes)))
+        given = [values.get("key"), values.get("key_env")] if isinstance(values, Mapping) else []
+        if not isinstance(scopes, list | tuple) or [isinstance(v, str) for v in given].count(True) != 1:
+            raise ValueError(
+                f"API key {name!r} must be {{key: <secret>, scopes: [infer, ingest or admin]}}, or have key_env, the "
+                "name of an environment variable, in place of key"
+            )
+        secret, variable = given
+        if variable is not None and not (secret := os.environ.get(variable, "")):
+            raise ValueError(f"API key {name!r} is to be in the environment variable {variable}, which is not set")
+        return cls(name, str(secret), frozenset(map(str, scopes)))
 
     @classmethod
     def unnamed(cls, secret: str, scopes: Sequence[str]) -> ApiKey:

@@ -14,6 +14,11 @@ from lightning_jax.serve.errors import invalid
 
 _REFUSED = ("previous_response_id", "conversation", "prompt", "background")
 LOGPROBS = "message.output_text.logprobs"  # of `include`
+# What has its own form here, or a chat's meaning but not here; everything else is read, or refused, as a chat's.
+_OWN = (
+    "input", "instructions", "text", "tools", "tool_choice", "max_output_tokens", "include", "top_logprobs", "logprobs",
+    "messages", "response_format", "max_tokens", "max_completion_tokens", "stream_options", *_REFUSED,
+)  # fmt: skip
 _IGNORED_ITEMS = ("reasoning",)
 
 
@@ -22,12 +27,15 @@ def parse_responses(raw: bytes, max_choices: int) -> ChatRequest:
     body = read_object(raw)
     for name in _REFUSED:
         if body.get(name):
-            raise invalid(f"{name} is not supported: responses are not kept; send the whole input", name)
+            why = "responses are not kept; send the whole input"
+            raise invalid(f"{name} is not supported: {why}", name, "unsupported_parameter")
+    if body.get("n") not in (None, 1) or body.get("n") is True:
+        raise invalid(f"n={body['n']!r} is not supported: a response is one answer", "n", "unsupported_parameter")
     text = body.get("text") or {}
     if not isinstance(text, dict):
         raise invalid("text must be an object", "text")
     chat: dict[str, Any] = {
-        **{key: body[key] for key in ("model", "temperature", "top_p", "stream", "parallel_tool_calls") if key in body},
+        **{key: value for key, value in body.items() if key not in _OWN},
         "messages": _messages(body),
         "tools": [_tool(tool, f"tools[{i}]") for i, tool in enumerate(body.get("tools") or [])],
         "tool_choice": _choice(body.get("tool_choice")),
@@ -35,7 +43,6 @@ def parse_responses(raw: bytes, max_choices: int) -> ChatRequest:
         "response_format": text.get("format"),
         "logprobs": bool(body.get("top_logprobs")) or LOGPROBS in (body.get("include") or ()),
         "top_logprobs": body.get("top_logprobs"),
-        "return_token_ids": body.get("return_token_ids"),
     }
     return parse_body(chat, max_choices, received=body)
 

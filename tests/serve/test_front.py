@@ -46,6 +46,13 @@ from tests.serve.test_chat import MESSAGES, client, post
         ({"messages": MESSAGES, "stop": [""]}, "stop"),
         ({"messages": MESSAGES, "logit_bias": {"5": 1}}, "logit_bias"),
         ({"messages": MESSAGES, "stream_options": 3}, "stream_options"),
+        ({"messages": MESSAGES, "top_k": 20}, "top_k"),
+        ({"messages": MESSAGES, "min_p": 0.1}, "min_p"),
+        ({"messages": MESSAGES, "repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"messages": MESSAGES, "repetition_penalty": True}, "repetition_penalty"),
+        ({"messages": MESSAGES, "min_tokens": 4}, "min_tokens"),
+        ({"messages": MESSAGES, "ignore_eos": True}, "ignore_eos"),
+        ({"messages": MESSAGES, "guided_choice": ["a", "b"]}, "guided_choice"),
     ],
 )
 def test_refusals_name_the_parameter(server, body, param):
@@ -53,6 +60,41 @@ def test_refusals_name_the_parameter(server, body, param):
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
     assert server.sink.of(1) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "changes", "param"),
+    [
+        ("completions", {"echo": True}, "echo"),
+        ("completions", {"best_of": True}, "best_of"),
+        ("completions", {"best_of": 3}, "best_of"),
+        ("completions", {"suffix": "x"}, "suffix"),
+        ("completions", {"top_k": 5}, "top_k"),
+        ("responses", {"top_k": 5}, "top_k"),
+        ("responses", {"n": 2}, "n"),
+        ("responses", {"presence_penalty": 1.0}, "presence_penalty"),
+        ("responses", {"previous_response_id": "resp_x"}, "previous_response_id"),
+    ],
+)
+def test_other_endpoints_refuse_as_much(server, path, changes, param):
+    body = {"input": "x", "max_output_tokens": 2} if path == "responses" else {"prompt": "x", "max_tokens": 2}
+    response = post(server, {**body, **changes}, 1, path)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+    assert response.json()["error"]["code"] == "unsupported_parameter"
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses"])
+def test_what_changes_nothing_is_served(server, path):
+    given = {"messages": MESSAGES, "prompt": "x", "input": "x"}
+    wanted = {"chat/completions": "messages", "completions": "prompt", "responses": "input"}[path]
+    harmless = {
+        "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "min_tokens": 0, "ignore_eos": False, "echo": False,
+        "best_of": 1, "suffix": None, "guided_json": None, "presence_penalty": 0, "n": 1, "metadata": {"a": "b"},
+        "user": "me", "store": True, "service_tier": "auto", "truncation": "auto", "reasoning": {"effort": "low"},
+    }  # fmt: skip
+    limit = {"max_output_tokens" if path == "responses" else "max_tokens": 2}
+    assert post(server, {wanted: given[wanted], **harmless, **limit}, 1, path).status_code == 200
+    assert len(server.sink.of(1)[0].response_ids) <= 2
 
 
 def test_bad_bodies(server):
@@ -208,6 +250,35 @@ def test_full_queue_is_429_with_a_short_wait(tokenizer):
         assert len(server.sink.calls) == 12 - len(refused)
         for number in range(6):  # a refused call took no number
             assert [c.sequence for c in server.sink.of(number)] == list(range(len(server.sink.of(number))))
+
+
+def test_a_stream_held_by_a_publish_is_kept_alive_and_then_answered(tokenizer):
+    with running() as engine, serving(engine, tokenizer, keepalive_s=0.05) as server:
+        publish, release, holding = engine._device.replace_params, threading.Event(), threading.Event()
+
+        def slow(params):
+            holding.set()
+            assert release.wait(60)
+            publish(params)
+
+        engine._device.replace_params = slow
+        with ThreadPoolExecutor(1) as pool:
+            publishing = pool.submit(engine.publish, policy(1), 1)
+            assert holding.wait(60)
+            url = f"{server.base_url(0)}/chat/completions"
+            body = {"messages": MESSAGES, "max_tokens": 4, "stream": True}
+            with httpx.stream("POST", url, json=body, headers={"authorization": "Bearer ljx-key-0"}) as response:
+                comments, events = 0, []
+                for line in response.iter_lines():
+                    comments += line.startswith(":")
+                    events += [line[6:]] if line.startswith("data: ") else []
+                    if comments == 3:
+                        release.set()
+            publishing.result(60)
+        assert comments >= 3
+        assert events[-1] == "[DONE]"
+        assert json.loads(events[-2])["choices"][0]["finish_reason"] in ("stop", "length")
+        assert server.sink.of(0)[0].policy_version == 1
 
 
 def test_calls_during_a_publish_wait_for_the_new_version(tokenizer):

@@ -43,14 +43,13 @@ def inverse_cdf(probs: jax.Array, u: jax.Array) -> jax.Array:
     width = 1 << max(0, (vocab - 1).bit_length() // 2 + (vocab - 1).bit_length() % 2)
     blocks = -(-vocab // width)
     table = jnp.pad(probs, ((0, 0), (0, blocks * width - vocab))).reshape(rows, blocks, width)
-    inside = _prefix_sums(table)  # the last column is the block's sum, in the order that the search below uses
-    outer = _prefix_sums(inside[..., -1])
+    outer = _prefix_sums(table.sum(-1))
     target = u * outer[:, -1]
     # The second bound keeps the index on a block (token) with mass where u·total rounds up to the total.
     block = jnp.minimum((outer <= target[:, None]).sum(-1), (outer < outer[:, -1:]).sum(-1))
     before = jnp.where(block > 0, jnp.take_along_axis(outer, jnp.maximum(block - 1, 0)[:, None], 1)[:, 0], 0.0)
-    inner = jnp.take_along_axis(inside, block[:, None, None], 1)[:, 0]
-    rest = (target - before)[:, None]
+    inner = _prefix_sums(jnp.take_along_axis(table, block[:, None, None], 1)[:, 0])
+    rest = (target - before)[:, None]  # past the block's end, where its two sums round apart: then its last token
     token = jnp.minimum((inner <= rest).sum(-1), (inner < inner[:, -1:]).sum(-1))
     return (block * width + token).astype(jnp.int32)
 

@@ -70,8 +70,9 @@ class LightningClient:
     def trace(self, service_name: str = "agent", api_key: str | None = None) -> Any:
         """Send this process's OpenTelemetry spans to the server; returns the tracer provider (shut it down to flush).
 
-        One call sets up provider, batching and exporter; the end of each rollout sends what has gathered. `api_key`: an attempt's, where a process runs one attempt;
-        spans of several are told apart by the response ids in them. ImportError says what to install.
+        One call sets up provider, batching and exporter; the end of each rollout sends what has gathered. `api_key`: an
+        attempt's, where a process runs one attempt; spans of several are told apart by the response ids in them.
+        ImportError says what to install.
         """
         try:
             from opentelemetry import trace

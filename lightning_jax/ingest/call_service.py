@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning_jax._proto.lightning.v1 import call_pb2 as pb
 from lightning_jax.ingest import convert
+from lightning_jax.ingest.intake import Intake
 from lightning_jax.ingest.records import call_row
 from lightning_jax.ingest.status import answered
 from lightning_jax.ingest.store import Store
@@ -15,15 +16,16 @@ from lightning_jax.ingest.store import Store
 class CallService:
     """Records and lists calls."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, intake: Intake) -> None:
+        self._store, self._intake = store, intake
 
     async def RecordCalls(self, request: pb.RecordCallsRequest, context: Any) -> pb.RecordCallsResponse:
         """Store calls, each on its own: a late or malformed one is answered as rejected, the others are stored."""
         rejected: dict[str, str] = {}
         async with answered(context):
-            batch = await asyncio.to_thread(_readable, request, rejected)
-            refused = await asyncio.wrap_future(self._store.record_call_rows(batch))
+            with self._intake.place(request, context):
+                batch = await asyncio.to_thread(_readable, request, rejected)
+                refused = await asyncio.wrap_future(self._store.record_call_rows(batch))
             rejected |= {call_id: str(refusal) for call_id, refusal in refused.items()}
         return pb.RecordCallsResponse(
             rejected=[pb.RejectedCall(call_id=call_id, reason=reason) for call_id, reason in rejected.items()]

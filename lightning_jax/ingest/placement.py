@@ -98,9 +98,7 @@ def _reject(result: Placement, span: Any) -> None:
     result.aside.append(Quarantine("span", span_identity(span.trace_id, span.span_id), "bad_id", span.name))
 
 
-def _place_by_span(
-    result: Placement, shown: Mapping[int, Evidence], unplaced: dict[int, str], store: Store
-) -> None:
+def _place_by_span(result: Placement, shown: Mapping[int, Evidence], unplaced: dict[int, str], store: Store) -> None:
     """Place spans by what they show, whatever their resource says."""
     call_ids = {call_id for evidence in shown.values() for rung in evidence.rungs for call_id in rung}
     known = store.call_identities(sorted(call_ids)) if call_ids else {}

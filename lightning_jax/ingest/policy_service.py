@@ -13,12 +13,12 @@ import grpc
 from lightning_jax import types
 from lightning_jax._proto.lightning.v1 import policy_pb2 as pb
 from lightning_jax.ingest import convert
-from lightning_jax.ingest.signals import Signal
 from lightning_jax.ingest.status import answered
 from lightning_jax.ingest.store import Store
 
 logger = logging.getLogger(__name__)
 FORMAT = "safetensors"
+IDLE_S = 10.0  # a look in between: another server on the same PostgreSQL may have published something
 PolicyCallback = Callable[[types.PolicyVersion, bytes], None]
 
 
@@ -30,12 +30,12 @@ def content_digest(data: bytes | bytearray | memoryview) -> str:
 class PolicyService:
     """Hands complete uploads to ``on_policy``, one at a time; it raises ValueError for weights it cannot take."""
 
-    def __init__(self, store: Store, on_policy: PolicyCallback | None) -> None:
+    def __init__(self, store: Store, on_policy: PolicyCallback | None, closing: Callable[[], bool]) -> None:
         self._store = store
+        self._closing = closing
         self._on_policy = on_policy
         self._lock = asyncio.Lock()
         self._current: types.PolicyVersion | None = None
-        self._published = Signal()
 
     async def PublishPolicy(
         self, request_iterator: AsyncIterator[pb.PublishPolicyRequest], context: Any
@@ -64,14 +64,13 @@ class PolicyService:
                 await asyncio.to_thread(self._on_policy, policy, data)
                 await asyncio.wrap_future(self._store.record_policy(policy))
                 self._current = policy
-        self._published.notify()
         logger.info("policy version %d (%d bytes, digest %s) is published", policy.version, len(data), policy.digest)
         return pb.PublishPolicyResponse()
 
     async def GetPolicy(self, request: pb.GetPolicyRequest, context: Any) -> pb.GetPolicyResponse:
         """Say which version was published last: to this process, or to those before it that had this store."""
         async with answered(context):
-            latest = self._current or await asyncio.to_thread(self._store.latest_policy)
+            latest = await self._latest()
         if latest is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no policy version was published to this server yet")
             return pb.GetPolicyResponse()
@@ -80,12 +79,19 @@ class PolicyService:
     async def WatchPolicy(self, request: pb.WatchPolicyRequest, context: Any) -> AsyncIterator[pb.WatchPolicyResponse]:
         """Send the last version, then each new one; a slow watcher may miss versions in between, never the last."""
         sent: types.PolicyVersion | None = None
-        while True:
-            seen = self._published.count
-            if self._current is not None and self._current != sent:
-                sent = self._current
-                yield pb.WatchPolicyResponse(policy=convert.policy_message(sent))
-            await self._published.changed(seen, 60.0)
+        async with answered(context):
+            while True:
+                seen = self._store.policy_signal.count
+                latest = await self._latest()
+                if latest is not None and latest != sent:
+                    sent = latest
+                    yield pb.WatchPolicyResponse(policy=convert.policy_message(latest))
+                if self._closing():
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping; watch the next one")
+                await self._store.policy_signal.changed(seen, IDLE_S)
+
+    async def _latest(self) -> types.PolicyVersion | None:
+        return await asyncio.to_thread(self._store.latest_policy)
 
 
 async def _receive(parts: AsyncIterator[pb.PublishPolicyRequest], header: pb.PolicyHeader) -> bytes:

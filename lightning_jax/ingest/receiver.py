@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -18,24 +17,22 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from lightning_jax.ingest.admission import Admission, Admissions, ReceiverLimits
 from lightning_jax.ingest.auth import Caller
+from lightning_jax.ingest.pace import Pace
 from lightning_jax.ingest.placement import Placement, place
 from lightning_jax.ingest.store import Store
 
 MAX_REQUEST_BYTES = 64 * 1024 * 1024  # after decompression, as the OTLP specification recommends
 
 
-class TooLate(Exception):
-    """The caller's deadline ends before a commit can be expected; nothing was stored."""
-
-
 class SpanReceiver:
     """Stores spans for callers of any transport. Safe for several event loops."""
 
-    def __init__(self, store: Store, limits: ReceiverLimits | None = None) -> None:
+    def __init__(self, store: Store, admissions: Admissions | None = None, pace: Pace | None = None) -> None:
+        """admissions, pace: those of the server, shared with what else it stores."""
         self._store = store
-        self._admissions = Admissions(limits or ReceiverLimits())
+        self._admissions = admissions or Admissions(ReceiverLimits())
+        self._pace = pace or Pace()
         self._lock = threading.Lock()
-        self._commit_s = 0.0  # moving average of the time from the whole body to the commit
         self._stored = self._rejected = 0
 
     def counters(self) -> dict[str, int]:
@@ -66,15 +63,10 @@ class SpanReceiver:
         left_s: seconds until the caller's deadline, None for none. Raises ValueError (malformed: never repeat it),
         StoreUnavailable (repeat it later) or TooLate.
         """
-        expected_s = self._commit_s
-        if left_s is not None and left_s < expected_s:
-            self._commit_s *= 0.9  # nothing is measured while everybody is refused: let one in again before long
-            raise TooLate(f"{left_s:.3f} s are left, a commit takes {expected_s:.3f} s now; use a longer deadline")
-        started = time.monotonic()
-        placement = await asyncio.to_thread(self._place, data, caller, decode)
-        admission.add("spans", len(placement.spans))
-        await asyncio.wrap_future(self._store.record_spans(placement.spans, placement.aside))
-        self._commit_s += 0.1 * (time.monotonic() - started - self._commit_s)
+        with self._pace.measured(left_s):
+            placement = await asyncio.to_thread(self._place, data, caller, decode)
+            admission.add("spans", len(placement.spans))
+            await asyncio.wrap_future(self._store.record_spans(placement.spans, placement.aside))
         with self._lock:
             self._stored += len(placement.spans)
             self._rejected += placement.rejected

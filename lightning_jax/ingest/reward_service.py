@@ -12,6 +12,7 @@ from lightning_jax import types
 from lightning_jax._proto.lightning.v1 import reward_pb2 as pb
 from lightning_jax.ingest import convert
 from lightning_jax.ingest.auth import Authenticator, Caller
+from lightning_jax.ingest.intake import Intake
 from lightning_jax.ingest.status import answered
 from lightning_jax.ingest.store import Store
 
@@ -19,8 +20,8 @@ from lightning_jax.ingest.store import Store
 class RewardService:
     """Records rewards."""
 
-    def __init__(self, store: Store, authenticator: Authenticator) -> None:
-        self._store = store
+    def __init__(self, store: Store, authenticator: Authenticator, intake: Intake) -> None:
+        self._store, self._intake = store, intake
         self._authenticator = authenticator
 
     async def RecordRewards(self, request: pb.RecordRewardsRequest, context: Any) -> pb.RecordRewardsResponse:
@@ -32,7 +33,8 @@ class RewardService:
             if caller is None or foreign is not None:
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, foreign or "no valid bearer token")
             batch = [_placed(reward, caller) for reward in batch]
-            added = await asyncio.wrap_future(self._store.record_rewards(batch))
+            with self._intake.place(request, context):
+                added = await asyncio.wrap_future(self._store.record_rewards(batch))
         return pb.RecordRewardsResponse(added=added)
 
 

@@ -27,8 +27,9 @@ _OF_ATTEMPT = (
 def record(transaction: Transaction, rows: Sequence[dict[str, Any]]) -> int | Rejected:
     """Insert the rewards that are new; all of them or none. Returns how many were new.
 
-    Raises IdentityConflict where an id came before for something else, whether stored or in the same batch. A row without attempt_id goes to the attempt of its rollout that runs now. Raises UnknownAttempt; a reward of an
-    ended attempt is put aside and the caller gets AttemptEnded.
+    A row without attempt_id goes to the attempt of its rollout that runs now. Raises UnknownAttempt, and
+    IdentityConflict where an id came before for something else, stored or in the same batch; a reward of an ended
+    attempt is put aside and the caller gets AttemptEnded.
     """
     connection = transaction.connection
     known = _known(connection, [row["reward_id"] for row in rows])

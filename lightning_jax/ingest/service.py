@@ -26,10 +26,12 @@ from lightning_jax._proto.lightning.v1 import (
     transition_pb2_grpc,
 )
 from lightning_jax.ingest import trace_service
-from lightning_jax.ingest.admission import ReceiverLimits
+from lightning_jax.ingest.admission import Admissions, ReceiverLimits
 from lightning_jax.ingest.auth import Authenticator, AuthInterceptor
 from lightning_jax.ingest.call_service import CallService
+from lightning_jax.ingest.intake import Intake
 from lightning_jax.ingest.otlp_http import TraceRoutes
+from lightning_jax.ingest.pace import Pace
 from lightning_jax.ingest.policy_service import PolicyCallback, PolicyService
 from lightning_jax.ingest.receiver import MAX_REQUEST_BYTES, SpanReceiver
 from lightning_jax.ingest.reward_service import RewardService
@@ -66,9 +68,9 @@ class IngestServer:
 
     ``on_policy`` receives each published version with its safetensors bytes, in a worker thread; it may raise
     ValueError to refuse one. ``port`` 0 takes a free one. ``keys`` maps bearer keys to their scopes (see auth.SCOPES),
-    ``limits`` bounds the spans that wait for their commit, ``max_rpcs`` the RPCs that run at a time; ``tls`` encrypts
-    (and, with a client CA, asks clients for certificates). Raises ValueError for a host beyond loopback without any
-    key, RuntimeError for a taken port.
+    ``limits`` bounds what waits for its commit (spans, calls, rewards), ``max_rpcs`` the RPCs that run at a
+    time; ``tls`` encrypts (and, with a client CA, asks clients for certificates). Raises ValueError for a host beyond
+    loopback without any key, RuntimeError for a taken port.
     """
 
     def __init__(
@@ -94,7 +96,9 @@ class IngestServer:
         self._host, self._port = host, port
         self._http_root: Callable[[], str] = http_root if callable(http_root) else lambda: http_root
         self._authenticator = Authenticator(store, admin_key, keys)
-        self._receiver = SpanReceiver(store, limits)
+        admissions, pace = Admissions(limits or ReceiverLimits()), Pace()
+        self._receiver = SpanReceiver(store, admissions, pace)
+        self._intake = Intake(admissions, pace)
         self._on_policy = on_policy
         self._tls, self._max_rpcs = tls, max_rpcs
         self._thread: threading.Thread | None = None
@@ -167,17 +171,20 @@ class IngestServer:
         self._closing = True
         self._store.claimable_signal.notify()
         self._store.sealed_signal.notify()
+        self._store.policy_signal.notify()
         await servicer.enter_graceful_shutdown()
         await server.stop(self._grace_s)
 
     def _add_services(self, server: grpc.aio.Server) -> health.aio.HealthServicer:
         rollouts = RolloutService(self._store, self._http_root, lambda: self._closing)
         transitions = TransitionService(self._store, lambda: self._closing)
+        policies = PolicyService(self._store, self._on_policy, lambda: self._closing)
         rollout_pb2_grpc.add_RolloutServiceServicer_to_server(rollouts, server)
-        call_pb2_grpc.add_CallServiceServicer_to_server(CallService(self._store), server)
-        reward_pb2_grpc.add_RewardServiceServicer_to_server(RewardService(self._store, self._authenticator), server)
+        call_pb2_grpc.add_CallServiceServicer_to_server(CallService(self._store, self._intake), server)
+        rewards = RewardService(self._store, self._authenticator, self._intake)
+        reward_pb2_grpc.add_RewardServiceServicer_to_server(rewards, server)
         transition_pb2_grpc.add_TransitionServiceServicer_to_server(transitions, server)
-        policy_pb2_grpc.add_PolicyServiceServicer_to_server(PolicyService(self._store, self._on_policy), server)
+        policy_pb2_grpc.add_PolicyServiceServicer_to_server(policies, server)
         traces = TraceService(self._receiver, self._authenticator)
         server.add_generic_rpc_handlers((traces.handler(),))
         servicer = health.aio.HealthServicer()

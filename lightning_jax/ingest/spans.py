@@ -56,7 +56,10 @@ def adopt(transaction: Transaction, traces: Collection[bytes]) -> int:
         if len(pairs) == 1:
             rollout_id, attempt_id = next(iter(pairs))
             unplaced = (table.c.trace_id == trace_id) & (table.c.rollout_id == "")
-            found = [span_of(row) for row in connection.execute(select(table).where(unplaced).order_by(table.c.id)).mappings()]
+            found = [
+                span_of(row)
+                for row in connection.execute(select(table).where(unplaced).order_by(table.c.id)).mappings()
+            ]
             connection.execute(delete(table).where(unplaced))
             placed = [replace(span, rollout_id=rollout_id, attempt_id=attempt_id) for span in found]
             adopted += insert_new(connection, table, [span_row(span) for span in placed])

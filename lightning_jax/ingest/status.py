@@ -9,12 +9,14 @@ from typing import Any
 import grpc
 
 from lightning_jax.ingest.errors import AttemptEnded, IdentityConflict, StoreUnavailable, UnknownAttempt
+from lightning_jax.ingest.pace import TooLate
 from lightning_jax.ingest.retry_info import RETRY_DELAY_S, retry_trailers
 
 _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (AttemptEnded, grpc.StatusCode.FAILED_PRECONDITION),
     (UnknownAttempt, grpc.StatusCode.NOT_FOUND),
     (IdentityConflict, grpc.StatusCode.ALREADY_EXISTS),
+    (TooLate, grpc.StatusCode.DEADLINE_EXCEEDED),
     (ValueError, grpc.StatusCode.INVALID_ARGUMENT),
 )
 

@@ -50,6 +50,8 @@ class Store:
         self.url = url
         self.sealed_signal = Signal()
         self.claimable_signal = Signal()
+        self.policy_signal = Signal()
+        self._served: types.PolicyVersion | None = None
         self._cache = grants.GrantCache()
         self._write_engine = open_engine(url, writer=True)
         with self._write_engine.begin() as connection:
@@ -271,13 +273,24 @@ class Store:
             policies.check(connection, policy)
 
     def latest_policy(self) -> types.PolicyVersion | None:
-        """The highest version on record; None before the first."""
+        """The version published last by this process, else the highest on record; None before the first."""
+        if self._served is not None:
+            return self._served
         with self._reading() as connection:
             return policies.latest(connection)
 
     def record_policy(self, policy: types.PolicyVersion) -> Future[None]:
-        """Note that a version was published."""
-        return self._writer.submit(partial(policies.record, policy=policy))
+        """Note that a version was published; whoever watches is told."""
+
+        def apply(transaction: Transaction) -> None:
+            policies.record(transaction, policy)
+            transaction.after_commit(serve)
+
+        def serve() -> None:
+            self._served = policy
+            self.policy_signal.notify()
+
+        return self._writer.submit(apply)
 
     # What metrics show.
 

@@ -18,8 +18,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from lightning_jax.ingest.auth import NO_TOKEN, Authenticator
 from lightning_jax.ingest.errors import StoreUnavailable
+from lightning_jax.ingest.pace import TooLate
 from lightning_jax.ingest.placement import Placement
-from lightning_jax.ingest.receiver import MAX_REQUEST_BYTES, SpanReceiver, TooLate
+from lightning_jax.ingest.receiver import MAX_REQUEST_BYTES, SpanReceiver
 from lightning_jax.ingest.status import come_back
 
 SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"

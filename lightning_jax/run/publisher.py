@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Protocol
 
 from lightning_jax.ingest.client import IngestClient
+from lightning_jax.ingest.errors import StoreUnavailable
+from lightning_jax.ingest.policies import LOCAL
 from lightning_jax.publish.version import params_digest, safetensors_bytes
 from lightning_jax.run.service import Service
 from lightning_jax.types import PolicyVersion
+
+log = logging.getLogger(__name__)
 
 
 class Publisher(Protocol):
@@ -23,18 +28,29 @@ class Publisher(Protocol):
 
 
 class LocalPublisher:
-    """An engine in this process: the weights are handed over as they are."""
+    """An engine in this process: the weights are handed over as they are, and the store notes which are served.
+
+    They are not hashed (gigabytes a step, of what never left the process): their version's digest is LOCAL.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._note(service.engine.policy_version)
 
     def publish(self, params: Any, version: int) -> None:
-        """Flip the engine."""
+        """Flip the engine, then note it."""
         self._service.publish(params, version)
+        self._note(version)
 
     def version_of(self, step: int) -> int:
         """Versions are steps."""
         return step
+
+    def _note(self, version: int) -> None:
+        try:
+            self._service.store.record_policy(PolicyVersion(version, LOCAL, version)).result()
+        except StoreUnavailable as error:  # calls carry their version anyway; no reason to end a run
+            log.warning("policy version %d is served but not noted: %s", version, error)
 
 
 class RemotePublisher:

@@ -49,9 +49,10 @@ class CommandAgent:
     """An agent that is a program: one process per attempt.
 
     It gets this process's environment but for the service's own keys (LJX_API_KEY and its like): an agent holds
-    nothing but the key of its attempt. It finds its task as JSON in LJX_TASK, its endpoint in OPENAI_BASE_URL and OPENAI_API_KEY, and prints its output
-    as one JSON object on its last line of stdout. ValueError where the command line is empty. Where LJX_TLS_CA names an
-    authority, the program trusts it too: SSL_CERT_FILE for HTTPS, and OpenTelemetry's own variable.
+    nothing but the key of its attempt. It finds its task as JSON in LJX_TASK, its endpoint in OPENAI_BASE_URL and
+    OPENAI_API_KEY, and prints its output as one JSON object on its last line of stdout. ValueError where the command
+    line is empty. Where LJX_TLS_CA names an authority, the program trusts it too: SSL_CERT_FILE for HTTPS, and
+    OpenTelemetry's own variable.
     """
 
     def __init__(self, command: str, *, otlp_endpoint: str | None = None) -> None:

@@ -27,7 +27,8 @@ from lightning_jax._proto.lightning.v1 import rollout_pb2, rollout_pb2_grpc
 from lightning_jax.ingest.auth import Authenticator, Caller, read_keys
 from lightning_jax.ingest.client import IngestClient
 from lightning_jax.ingest.errors import StoreUnavailable
-from lightning_jax.ingest.receiver import SpanReceiver, TooLate
+from lightning_jax.ingest.pace import TooLate
+from lightning_jax.ingest.receiver import SpanReceiver
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store
 from lightning_jax.ingest.tls import ClientTls, ServerTls

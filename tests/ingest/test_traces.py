@@ -17,8 +17,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from lightning_jax import types
 from lightning_jax.ingest.admission import ReceiverLimits
 from lightning_jax.ingest.errors import StoreUnavailable
-from lightning_jax.ingest.references import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE
 from lightning_jax.ingest.receiver import MAX_REQUEST_BYTES
+from lightning_jax.ingest.references import ATTEMPT_ATTRIBUTE, ROLLOUT_ATTRIBUTE
 from lightning_jax.ingest.retry_info import retry_trailers
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store

@@ -62,7 +62,10 @@ def test_an_older_store_is_upgraded_to_what_a_new_one_is(store_url: str) -> None
     for _ in range(2):  # the second time there is nothing left to do
         with Store(store_url) as store:
             assert len(store.list_calls(attempt.attempt_id)) == 1
-            assert store.complete(attempt.attempt_id, types.Outcome("succeeded")).result() in ("sealed", "already_ended")
+            assert store.complete(attempt.attempt_id, types.Outcome("succeeded")).result() in (
+                "sealed",
+                "already_ended",
+            )
             store.enqueue_rollouts([replace(make_rollout("later"), step=2**40)]).result()
             assert store.sealed_after(0)[0].rollout == make_rollout("r")
             assert store.counts().quarantined == {("span", "no_identity"): 1}

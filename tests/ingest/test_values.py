@@ -19,9 +19,7 @@ from tests.ingest.conftest import claim_one, make_call, make_rollout
 from tests.ingest.otlp import Exporter, make_request, make_span
 
 
-def test_nul_is_replaced_in_text_and_kept_in_bytes(
-    client: IngestClient, exporter: Exporter, store: Store
-) -> None:
+def test_nul_is_replaced_in_text_and_kept_in_bytes(client: IngestClient, exporter: Exporter, store: Store) -> None:
     attempt = claim_one(store)
     call = replace(make_call(attempt, 0), text="a\0b", request={"messages": [{"role": "user", "content": "x\0"}]})
     assert client.record_calls([call]) == {}

@@ -64,7 +64,9 @@ def test_the_program_of_a_cancelled_rollout_is_killed_and_makes_room(
     assert [sealed.outcome.status for sealed in store.sealed_after(0)] == ["cancelled", "cancelled"]
 
 
-def test_beats_that_fail_do_not_end_a_lease(client: IngestClient, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beats_that_fail_do_not_end_a_lease(
+    client: IngestClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     failed: list[int] = []
     beat = client.heartbeat
 

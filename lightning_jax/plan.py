@@ -5,6 +5,8 @@
 
 Neither the devices nor the weights need to be there: the mesh is made of fake CPU devices and the arrays are abstract.
 Figures are those of XLA's CPU compiler, which keeps some bfloat16 intermediates in float32: upper bounds for others.
+remat=offload is not tried: that compiler leaves in the device's memory what others move to the host, and would show
+the figures of dots. Where nothing but full fits, algo.remat=offload is worth a try on the device itself.
 
 Arguments, all key=value:
     model      a preset of conf/model with sizes, or a Hugging Face directory
@@ -100,7 +102,7 @@ def footprints(question: Question) -> list[Footprint]:
     """Candidates in order of preference, up to the first that fits (or all). Needs the devices, fake or real."""
     # jax counts its devices when it is imported, so everything that imports it waits until main() has set their number
     from lightning_jax.learner.config import AlgoConfig
-    from lightning_jax.learner.footprint import GIB, candidates, footprint
+    from lightning_jax.learner.footprint import GIB, candidates, footprint, may_save
     from lightning_jax.learner.optimizer import OptimizerConfig
     from lightning_jax.model.config import ModelConfig, Precision
     from lightning_jax.model.hf import read_config
@@ -120,12 +122,19 @@ def footprints(question: Question) -> list[Footprint]:
         optimizer = replace(optimizer, name=question.optimizer)
     mesh = make_mesh(**question.mesh)
     unit = question.mesh["data"] * question.mesh["fsdp"]
-    found = []
+    found: list[Footprint] = []
+    hopeless: set[tuple[str, int]] = set()  # (remat, rows) that no smaller chunk can bring down to the limit
+    limit = question.memory * GIB
     for candidate in candidates(question.tokens, question.entries, unit):
+        kind = candidate.remat, candidate.rows
+        if kind in hopeless and not question.all:
+            continue
         found.append(footprint(model, algo, optimizer, precision, mesh, candidate))
-        print(line(found[-1], question.memory * GIB), flush=True)
-        if found[-1].peak <= question.memory * GIB and not question.all:
+        print(line(found[-1], limit), flush=True)
+        if found[-1].peak <= limit and not question.all:
             break
+        if found[-1].peak - may_save(candidate, model.vocab_size, mesh) > limit:
+            hopeless.add(kind)
     return found
 
 

@@ -26,6 +26,10 @@ from lightning_jax.model.config import ModelConfig, Precision
 from lightning_jax.model.sharding import DEFAULT_RULES, ShardingRules, named
 
 GIB = 2**30
+CHUNKS = (512, 256, 128)  # loss entries of a row whose logits exist at a time, beside all of them (0)
+_LOGITS_COPIES = (
+    8  # float32 arrays the size of a chunk's logits that exist at once, generously: themselves, gradients, ...
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class Candidate:
     rows: int  # B, over the whole mesh
     tokens: int  # T
     entries: int  # N of a row
-    logp_chunk: int
+    logp_chunk: int  # 0: all entries at once
     remat: str
 
 
@@ -47,7 +51,9 @@ class Footprint:
     state: int  # parameters, optimiser state, reference policy
     gradients: int
     temporary: int  # of the larger of the two programs, the batch included
-    new_params: int  # an optimiser step writes beside the parameters that an engine may be serving
+    # an optimiser step writes beside the parameters that an engine may be serving; with several steps an update, those
+    # that it began with stay till its end
+    new_params: int
 
     @property
     def peak(self) -> int:
@@ -55,11 +61,24 @@ class Footprint:
         return self.state + self.gradients + self.temporary + self.new_params
 
 
-def candidates(tokens: int, entries: int, unit: int, *, chunk: int = 256) -> Iterator[Candidate]:
-    """In order of preference: recompute least, then the largest micro-batch. unit: least B."""
-    for remat in ("none", "dots", "full"):
+def candidates(tokens: int, entries: int, unit: int, *, offload: bool = False) -> Iterator[Candidate]:
+    """In order of preference: recompute least, then the largest micro-batch, then the largest chunk. unit: least B.
+
+    offload: whether the backend can move what a block keeps to the host. XLA's CPU compiler takes the request and
+    leaves it where it is, so there it has nothing to offer beyond "dots".
+    """
+    chunks = [0, *(chunk for chunk in CHUNKS if chunk < entries)]
+    for remat in ("none", "dots", "offload", "full") if offload else ("none", "dots", "full"):
         for count in (4, 2, 1):
-            yield Candidate(count * unit, tokens, entries, min(chunk, entries), remat)
+            for chunk in chunks:
+                yield Candidate(count * unit, tokens, entries, chunk, remat)
+
+
+def may_save(candidate: Candidate, vocab_size: int, mesh: Mesh) -> int:
+    """Bytes per device that smaller chunks could save at most: where a candidate is too large by more, none will do."""
+    rows = candidate.rows // (mesh.shape["data"] * mesh.shape["fsdp"])
+    logits = rows * (candidate.logp_chunk or candidate.entries) * vocab_size // mesh.shape["tensor"]
+    return _LOGITS_COPIES * 4 * logits
 
 
 def footprint(
@@ -97,7 +116,7 @@ def footprint(
         state=_bytes(params) + resident + reference,
         gradients=_bytes(grads),
         temporary=max(_extra(accumulate) + _bytes(batch), _extra(step) - _bytes(trained)),
-        new_params=_bytes(trained),
+        new_params=_bytes(trained) * (1 if algo.on_policy else 2),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
 import pytest
@@ -12,7 +13,7 @@ from omegaconf import OmegaConf
 
 from experiments.schema import register
 from lightning_jax.learner.config import AlgoConfig
-from lightning_jax.learner.footprint import Candidate, footprint
+from lightning_jax.learner.footprint import Candidate, candidates, footprint, may_save
 from lightning_jax.learner.optimizer import OptimizerConfig
 from lightning_jax.model.config import Precision
 from lightning_jax.model.sharding import make_mesh
@@ -72,4 +73,38 @@ def test_a_mesh_of_fake_devices() -> None:
     register()
     with initialize_config_dir(str(presets_root()), version_base="1.3"):
         parts = read_parts(OmegaConf.to_container(compose("config", overrides=["+exp=toy", *taken[1:]])))
-    assert (parts.batch.buckets, parts.batch.entries_per_token, parts.algo.logp_chunk) == ((64,), 0.25, 16)
+    assert (parts.batch.buckets, parts.batch.entries_per_token, parts.algo.logp_chunk) == ((64,), 0.25, 0)
+
+
+def test_candidates_go_from_the_fastest_to_the_smallest() -> None:
+    chunks = [c.logp_chunk for c in candidates(1024, 300, 2) if (c.remat, c.rows) == ("none", 8)]
+    assert chunks == [0, 256, 128]
+    assert list(dict.fromkeys(c.remat for c in candidates(64, 16, 1))) == ["none", "dots", "full"]
+    assert [c.remat for c in candidates(64, 16, 1, offload=True)][::3] == ["none", "dots", "offload", "full"]
+
+
+def test_smaller_chunks_take_less_and_no_less_than_said() -> None:
+    """What chunking saves is within the bound by which the planner leaves hopeless candidates out."""
+    model = replace(MODEL, vocab_size=4096)
+    whole, half = (
+        footprint(model, AlgoConfig(), OptimizerConfig(), Precision(), make_mesh(), Candidate(4, 64, 64, chunk, "full"))
+        for chunk in (0, 16)
+    )
+    assert half.temporary < whole.temporary
+    assert whole.temporary - half.temporary <= may_save(whole.candidate, 4096, make_mesh())
+    assert may_save(half.candidate, 4096, make_mesh()) * 4 == may_save(whole.candidate, 4096, make_mesh())
+
+
+def test_several_optimiser_steps_keep_the_first_parameters() -> None:
+    one, several = (
+        footprint(
+            MODEL,
+            AlgoConfig(mini_batches=n),
+            OptimizerConfig(),
+            Precision(),
+            make_mesh(),
+            Candidate(2, 32, 16, 0, "full"),
+        )
+        for n in (1, 2)
+    )
+    assert several.new_params == 2 * one.new_params

@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install spider sweep test lint types protos notebook clean
+.PHONY: help install spider sweep test lint types protos autogen notebook clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,16 @@ types: install ## mypy, the package strict
 
 protos: .venv-protos/.installed ## regenerate the gRPC stubs with the pinned generator (ARGS=--check compares only)
 	.venv-protos/bin/python scripts/gen_protos.py $(ARGS)
+
+.venv-autogen/.installed: setup.py
+	@python="$${PYTHON:-$(PYTHON)}"; [ -n "$$python" ] || python=$$(sh scripts/find_python.sh) || exit 1; \
+	"$$python" -m venv .venv-autogen && .venv-autogen/bin/python -m pip install -q -e '.[autogen]' \
+	pytest pytest-asyncio pytest-timeout hypothesis
+	@touch $@
+
+autogen: .venv-autogen/.installed ## AutoGen's test, in the environment that its protobuf 5.29 takes
+	.venv-autogen/bin/python -c 'import autogen_agentchat.agents'
+	.venv-autogen/bin/python -m pytest tests/agents -k autogen
 
 notebook: install ## open the analysis notebook
 	$(VENV)/bin/jupyter lab notebooks/analysis.ipynb

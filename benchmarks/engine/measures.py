@@ -43,7 +43,7 @@ def throughput(
     """Static batches with and without a shared prefix; llama.cpp, which knows prefixes too, with one."""
     config = EngineConfig(
         slots=args.rows, max_length=320, prefill_chunk=64, prefill_rows=16, load_rows=64, decode_steps=8,
-        prefix_cache_bytes=512 * 1024 * 1024, top_logprobs=0,
+        cache_block=320, prefix_cache_bytes=512 * 1024 * 1024, top_logprobs=0,
     )  # fmt: skip
     timings: dict[tuple[str, str], list[dict[str, Any]]] = {}
 

@@ -44,10 +44,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2_135m", help="a preset of conf/model with sizes")
     parser.add_argument("--cases", default="independent,samples,turns")
     parser.add_argument("--dtype", default="float32", help="of our blocks' arithmetic and of the rival's model")
-    parser.add_argument("--remat", default="full")
+    parser.add_argument("--remat", default="dots")
     parser.add_argument("--attention", default="blocks", help="blocks, fused or dense")
     parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
     parser.add_argument("--rival-checkpointing", action="store_true", help="gradient checkpointing, TRL's default")
+    parser.add_argument("--rival-rows", type=int, help="rows that it computes at a time; default: 8, all where it can")
     parser.add_argument("--rival-entropy", action="store_true", help="let it report entropy too, as TRL does")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of the rival on the CPU")
     parser.add_argument("--peak-flops", type=float, help="of the device, for the model FLOP utilisation")
@@ -84,7 +85,7 @@ def main() -> None:
     figures: dict[str, Any] = {
         "model": args.model, "layers": model.num_layers, "vocabulary": model.vocab_size,
         "dtype": args.dtype, "remat": args.remat, "attention": args.attention,
-        "rival_checkpointing": args.rival_checkpointing,
+        "rival_checkpointing": args.rival_checkpointing, "rival_rows": args.rival_rows,
         "repeats": args.repeats, "jax": jax.__version__, "python": sys.version.split()[0],
         "torch": rival.about["torch"] if rival else None, "device": jax.devices()[0].device_kind,
         "threads": args.threads, "recompiles": 0,
@@ -116,7 +117,7 @@ def run_case(
 
     workload = WORKLOADS[case](model.vocab_size)
     np.savez(folder / "batch.npz", **workload.padded())
-    command = {"batch": str(folder / "batch.npz"), "rows": workload.rival_rows}
+    command = {"batch": str(folder / "batch.npz"), "rows": args.rival_rows or workload.rival_rows}
     figures: dict[str, Any] = {}
     sides = {name: Ours(model, workload, name, args.dtype, args.remat, args.attention) for name in workload.layouts}
     found = {}

@@ -44,7 +44,7 @@ class Ours:
     ) -> None:
         # every sequence is a transition and weighs the same, as on the other side
         algo = AlgoConfig(
-            tis=None, dual_clip=None, aggregation="seq-mean-token-mean", logp_chunk=128,
+            tis=None, dual_clip=None, aggregation="seq-mean-token-mean", logp_chunk=256,
             remat=remat, attention=attention,
         )  # fmt: skip
         optimizer = OptimizerConfig(learning_rate=1e-6)

@@ -64,7 +64,7 @@ def independent(vocabulary: int) -> Workload:
     """8 rows of 512 tokens that share nothing, loss on the last 256."""
     rng = np.random.default_rng(0)
     calls = [_call(rng, rng.integers(1, vocabulary, 256), 256, vocabulary, task=f"t{i}") for i in range(8)]
-    return Workload(tuple(calls), {"rows": layout(one_row(512, 8, 256), "rows")}, rival_rows=8)
+    return Workload(tuple(calls), {"rows": layout(one_row(512, 2, 256), "rows")}, rival_rows=8)
 
 
 def samples(vocabulary: int) -> Workload:
@@ -75,8 +75,8 @@ def samples(vocabulary: int) -> Workload:
         prompt = rng.integers(1, vocabulary, 384)
         calls += [_call(rng, prompt, 48, vocabulary, task=f"t{task}", sample=i) for i in range(8)]
     layouts = {
-        "trie": one_row(384 + 8 * 47, 4, 8 * 48),
-        "rows": layout(one_row(431, 8, 48), "rows"),
+        "trie": one_row(384 + 8 * 47, 2, 8 * 48),
+        "rows": layout(one_row(431, 2, 48), "rows"),
     }
     return Workload(tuple(calls), layouts, rival_rows=8)
 
@@ -95,8 +95,8 @@ def turns(vocabulary: int) -> Workload:
     chain = 128 + 5 * 32 + 4 * 32  # a whole rollout
     layouts = {
         "trie": one_row(128 + 4 * (chain - 128), 1, 4 * 5 * 32),
-        "rows": layout(one_row(chain, 8, 2 * 32), "rows"),
-        "concatenated": layout(one_row(chain, 4, 5 * 32), "concatenated"),
+        "rows": layout(one_row(chain, 2, 2 * 32), "rows"),
+        "concatenated": layout(one_row(chain, 2, 5 * 32), "concatenated"),
     }
     return Workload(tuple(calls), layouts, rival_rows=8, rival_timed=False)
 

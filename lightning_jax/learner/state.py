@@ -1,10 +1,9 @@
-"""The train state: a plain dict of arrays, all of it saved.
+"""The train state: a plain dict of arrays, all of it saved. No randomness: that follows from seeds and counts.
 
 params       model's tree; beside it `lora` (adapters), `value` and `critic` (the critic's head and model)
 opt_state    optax's, of the trained leaves
 step         i32[], optimiser steps
 updates      i32[], calls of update: seeds the mini-batches, ends the critic's warm-up
-key          u32[2], key data of the run's randomness
 reference    frozen copy of the first model, only with a KL term and without adapters
 kl           coefficient and memory of its controller (NaN: no update yet), only with a KL term
 """
@@ -94,7 +93,6 @@ def init_state(
         "opt_state": jax.tree.map(lambda x: _on_mesh(x, whole, offload), jax.jit(tx.init)(split(placed, algo)[0])),
         "step": put(np.zeros((), np.int32), whole),
         "updates": put(np.zeros((), np.int32), whole),
-        "key": put(np.asarray(jax.random.key_data(jax.random.key(algo.seed))), whole),
     }
     if algo.reference:
         if algo.lora is None:  # else the model under the adapters is the reference

@@ -38,7 +38,8 @@ def learner(
     learning_rate: float = 1e-2,
     mesh: Any = None,
     grad_clip: float | None = 1.0,
+    eps: float = 1e-8,
     **algo: Any,
 ) -> Learner:
-    optimizer = OptimizerConfig(learning_rate=learning_rate, grad_clip=grad_clip)
+    optimizer = OptimizerConfig(learning_rate=learning_rate, grad_clip=grad_clip, eps=eps)
     return Learner(MODEL, AlgoConfig(**algo), batch, optimizer, mesh)

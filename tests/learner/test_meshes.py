@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.batch.examples import agent_calls
-from tests.learner.meshes import small
+from tests.learner.meshes import check_trained, small
 from tests.learner.small import params
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # eight devices on two busy cores take their time
@@ -57,7 +57,7 @@ def test_two_processes_train_save_and_restore_like_one(tmp_path: Path) -> None:
     one = small(None)
     state, _ = one.update(one.init(params()), agent_calls(0))
     state, metrics = one.update(state, agent_calls(1))
-    with np.load(tmp_path / "after.npz") as found:
-        assert float(found["grad_norm"]) == pytest.approx(metrics["learner/grad_norm"], rel=2e-4)
-        for path, leaf in jax.tree_util.tree_flatten_with_path(state["params"])[0]:
-            np.testing.assert_allclose(found[jax.tree_util.keystr(path)], leaf, atol=8.2e-3)
+    with np.load(tmp_path / "after.npz") as saved:
+        assert float(saved["grad_norm"]) == pytest.approx(metrics["learner/grad_norm"], rel=2e-4)
+        found = jax.tree_util.tree_map_with_path(lambda path, _: saved[jax.tree_util.keystr(path)], state["params"])
+    check_trained(found, jax.device_get(state["params"]))

@@ -49,8 +49,8 @@ class BaselineConfig:
             raise ValueError(f"baseline.eps must be >= 0, got {self.eps}")
         if self.mean_level == "none" and self.zero_variance_of == "outcome":
             raise ValueError(
-                "baseline.zero_variance_of: outcome with mean_level: none compares no outcomes; set mean_level: group or "
-                "batch, or zero_variance_of: total"
+                "baseline.zero_variance_of: outcome with mean_level: none compares no outcomes; set mean_level: group "
+                "or batch, or zero_variance_of: total"
             )
         if self.mean_level == "none" and self.std_level != "none":
             raise ValueError(

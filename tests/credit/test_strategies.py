@@ -184,7 +184,8 @@ def test_dynamic_over_training_falls_with_progress() -> None:
 def test_weight_zero_agent_is_masked() -> None:
     given = assign(trajectory(agents=["plan", "exec"]), 1.0, CreditConfig(agent_weight={"plan": 0.0}))
     assert given.loss_weights.tolist() == [0.0, 1.0]
-    nobody = assign(trajectory(agents=["plan"]), 1.0, CreditConfig(component="exec", min_reward=-0.2, apply_to="reward"))
+    config = CreditConfig(component="exec", min_reward=-0.2, apply_to="reward")
+    nobody = assign(trajectory(agents=["plan"]), 1.0, config)
     assert nobody.loss_weights.tolist() == nobody.weights.tolist() == [0.0]
 
 

@@ -96,6 +96,7 @@ def open_inference(span: Decoded) -> SpanFacts:
         content=_open_inference_content(at, output) if kind == "llm" else "",
         agent=agent,
         node=text_of(at, "graph.node.id") or node,
+        parent=text_of(at, "graph.node.parent_id"),
         tool=text_of(at, "tool.name") if is_tool else "",
         tool_call_id=text_of(at, "tool_call.id", "tool.id") if is_tool else "",
         arguments=text_of(at, "input.value") if is_tool else "",

@@ -19,6 +19,7 @@ class SpanFacts:
     content: str = ""  # text the model answered, for spans that show no id at all
     agent: str = ""
     node: str = ""  # graph node
+    parent: str = ""  # graph node above, as after a hand-off, where no span is above
     tool: str = ""
     tool_call_id: str = ""
     arguments: str = ""

@@ -48,15 +48,23 @@ class Speaker:
     parents: tuple[str, ...] = ()  # the nearest first
 
 
-def speakers(calls: Sequence[types.Call], reading: Reading, naming: AgentNaming) -> dict[str, Speaker]:
-    """The speaker of each call, by call id."""
+def speakers(
+    calls: Sequence[types.Call], reading: Reading, naming: AgentNaming, afterwards: Reading | None = None
+) -> dict[str, Speaker]:
+    """The speaker of each call, by call id.
+
+    afterwards: the reading with spans that came too late for training; it names what has no other name.
+    """
     by_span = _by_span(reading) if naming.use_spans else {}
     spread = _spread(calls, by_span)
+    late = _by_span(afterwards) if naming.use_spans and afterwards is not None else {}
+    late_spread = _spread(calls, late)
     found: dict[str, Speaker] = {}
     for call in calls:
         spoken = by_span.get(call.call_id) or spread.get(call.agent_key)
-        if spoken is None:
-            spoken = Speaker(_name_by_prompt(call.request, naming) or call.agent_key)
+        if spoken is None and (name := _name_by_prompt(call.request, naming)):
+            spoken = Speaker(name)
+        spoken = spoken or late.get(call.call_id) or late_spread.get(call.agent_key) or Speaker(call.agent_key)
         found[call.call_id] = spoken
     return found
 
@@ -128,7 +136,9 @@ def _agents_above(start: SpanId, reading: Reading, lines: dict[SpanId, tuple[str
         facts = reading.facts[below]
         name = facts.agent or (facts.node if facts.node not in _PLUMBING else "")
         if name and (not line or line[0] != name):
-            line = (name, *line[:MAX_PARENTS])
+            # A hand-off has no span around what comes after it: the graph alone says who handed over.
+            told = facts.parent if facts.parent not in (*_PLUMBING, "", name, *line[:1]) else ""
+            line = (name, *((told,) if told else ()), *line)[: MAX_PARENTS + 1]
         lines[below] = line
     return line
 

@@ -43,8 +43,11 @@ class Assembled:
         return Counter((item.kind, item.reason) for item in self.quarantined)
 
 
-def assemble(sealed: types.SealedAttempt, agents: AgentNaming) -> Assembled:
-    """Build the trajectory of a sealed attempt. Never raises for what an agent, engine or exporter sent."""
+def assemble(sealed: types.SealedAttempt, agents: AgentNaming, late: Sequence[types.Span] = ()) -> Assembled:
+    """Build the trajectory of a sealed attempt. Never raises for what an agent, engine or exporter sent.
+
+    late: spans that came after the seal, for people who look; they name what nothing else names, and change no more.
+    """
     quarantined: list[Quarantined] = []
     calls = _usable(sealed.calls, quarantined)
     reading = read_spans(calls, sealed.spans)
@@ -52,7 +55,8 @@ def assemble(sealed: types.SealedAttempt, agents: AgentNaming) -> Assembled:
         Quarantined("span", f"{trace_id.hex()}/{span_id.hex()}", reason)
         for (trace_id, span_id), reason in reading.quarantined.items()
     ]
-    spoken = speakers(calls, reading, agents)
+    afterwards = read_spans(calls, (*sealed.spans, *late)) if late else None
+    spoken = speakers(calls, reading, agents, afterwards)
     tools = tool_uses(calls, reading, sealed.outcome)
     intermediate, components, reported = _rewards(sealed.rewards, {call.call_id for call in calls}, quarantined)
     transitions = tuple(

@@ -37,7 +37,7 @@ def assign(trajectory: Trajectory, score_total: float, config: CreditConfig, *, 
     if not 0.0 <= progress <= 1.0:
         raise ValueError(f"progress must be in [0, 1], got {progress}; pass step / total_steps")
     agents = [transition.agent for transition in trajectory.transitions]
-    selected = _selected(agents, config.component)
+    selected = _selected(trajectory, config.component)
     counted = selected if config.component_order == "filter_then_weight" else np.ones_like(selected)
     strategy = STRATEGIES[config.strategy]
     raw_weights = strategy.weights(int(counted.sum()), config, progress)
@@ -55,10 +55,12 @@ def assign(trajectory: Trajectory, score_total: float, config: CreditConfig, *, 
     )
 
 
-def _selected(agents: list[str], component: str | None) -> NDArray[np.bool_]:
+def _selected(trajectory: Trajectory, component: str | None) -> NDArray[np.bool_]:
+    """Which transitions the pattern matches, by their agent's name or by agent/node."""
     if component is None:
-        return np.ones(len(agents), dtype=np.bool_)
-    return np.array([re.fullmatch(component, agent) is not None for agent in agents], dtype=np.bool_)
+        return np.ones(len(trajectory.transitions), dtype=np.bool_)
+    names = [(step.agent, f"{step.agent}/{step.node}" if step.node else step.agent) for step in trajectory.transitions]
+    return np.array([any(re.fullmatch(component, name) for name in pair) for pair in names], dtype=np.bool_)
 
 
 def _rewards(trajectory: Trajectory, counted: NDArray[np.bool_]) -> Float64Array:

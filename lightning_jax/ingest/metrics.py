@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from lightning_jax.ingest.receiver import SpanReceiver
 from lightning_jax.ingest.store import Store
+
+# By whoever builds trajectories in this process. Of another process's learner its own metrics tell.
+ASSEMBLED = Counter(
+    "ljx_assemble_quarantined", "calls, rewards and spans left out of trajectories", ["kind", "reason"], registry=None
+)
+
+
+def count_assembled(reasons: Mapping[tuple[str, str], int]) -> None:
+    """Count what a trajectory left out, by (kind, reason)."""
+    for (kind, reason), number in reasons.items():
+        ASSEMBLED.labels(kind, reason).inc(number)
 
 
 class IngestMetrics(Collector):
@@ -47,3 +58,4 @@ class IngestMetrics(Collector):
         for (kind, reason), count in self._store.quarantined().items():
             aside.add_metric([kind, reason], count)
         yield aside
+        yield from ASSEMBLED.collect()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from lightning_jax.assemble.naming import AgentNaming
 from lightning_jax.assemble.trajectory import assemble
 from lightning_jax.ingest.client import IngestClient
+from lightning_jax.ingest.metrics import count_assembled
 from lightning_jax.run.randomness import derive
 from lightning_jax.types import Mode, Rollout, SamplingDefaults, SealedAttempt, Task, Trajectory
 
@@ -100,6 +101,7 @@ class Collector:
 
     def _assemble(self, sealed: SealedAttempt) -> Trajectory:
         assembled = assemble(sealed, self._naming)
+        count_assembled(assembled.reasons())
         for item in assembled.quarantined:
             self.quarantined[item.reason] = self.quarantined.get(item.reason, 0) + 1
         return assembled.trajectory

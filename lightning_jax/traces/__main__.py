@@ -6,7 +6,8 @@
     python -m lightning_jax.traces import FILE... --target HOST:PORT [--attempt ROLLOUT/ATTEMPT]
 
 `--store` is a run's folder (credit and advantages are then shown too) or the store's SQLAlchemy URL. All but `import`
-only read, also while a server writes.
+only read, also while a server writes. Agents are called as training called them where the folder's config.yaml leads to
+the study; `--patterns` names them otherwise.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lightning_jax.ingest.reader import StoreReader
+from lightning_jax.traces.names import names_of
 from lightning_jax.traces.otlp_files import read_otlp, send
 from lightning_jax.traces.quarantine import quarantine
 from lightning_jax.traces.tables import export
@@ -44,9 +46,14 @@ def _parser() -> argparse.ArgumentParser:
     out.add_argument("folder", type=Path)
     for command in (one, aside, out):
         command.add_argument("--store", required=True, help="a run's folder, or the store's SQLAlchemy URL")
+        command.add_argument(
+            "--patterns",
+            type=Path,
+            help="YAML, agent name -> regex on its system prompt (default: as the run's study has)",
+        )
     into = commands.add_parser("import", help="send OTLP JSON files to a server")
     into.add_argument("files", type=Path, nargs="+")
-    into.add_argument("--target", required=True, help="host:port of ingestion (gRPC)")
+    into.add_argument("--target", required=True, help="host:port of ingestion (gRPC); https://host:port for TLS")
     into.add_argument("--attempt", default="", metavar="ROLLOUT/ATTEMPT", help="whose spans they are")
     return parser
 
@@ -63,14 +70,15 @@ def main(argv: Sequence[str] | None = None, console: Console | None = None) -> i
             sent, rejected = send(options.target, requests, options.attempt, os.environ.get("LJX_API_KEY"))
             console.print(f"{sent} spans sent, {rejected} rejected")
             return 0
+        naming = names_of(options.patterns, options.store, console)
         with StoreReader(_url(options.store)) as reader:
             if options.command == "show":
                 scores = {} if "://" in options.store else scores_of(Path(options.store), options.rollout)
-                show(reader, options.rollout, scores, console)
+                show(reader, options.rollout, scores, console, naming)
             elif options.command == "quarantine":
-                quarantine(reader, console, options.limit)
+                quarantine(reader, console, options.limit, naming)
             else:
-                counts = export(reader, options.folder)
+                counts = export(reader, options.folder, naming)
                 console.print(", ".join(f"{count} {name}" for name, count in counts.items()))
     except (ValueError, OSError) as error:
         console.print(f"[red]{short(str(error), 500)}[/]")

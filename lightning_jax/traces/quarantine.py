@@ -10,16 +10,15 @@ from rich.table import Table
 from lightning_jax.assemble.naming import AgentNaming
 from lightning_jax.assemble.trajectory import assemble
 from lightning_jax.ingest.reader import StoreReader
-from lightning_jax.traces.tree import short
+from lightning_jax.traces.tree import NO_NAMES, short
 
 
-def quarantine(reader: StoreReader, console: Console, limit: int) -> int:
+def quarantine(reader: StoreReader, console: Console, limit: int, naming: AgentNaming = NO_NAMES) -> int:
     """List what was put aside: on its way in, and when trajectories were built. Returns how much that was."""
     found = [(item.kind, item.reason, item.identity, item.detail) for item in reader.quarantine()]
-    names = AgentNaming()
     for sealed in reader.sealed():
         place = f"rollout {sealed.rollout.rollout_id} attempt {sealed.attempt_id}"
-        found += [(item.kind, item.reason, item.identity, place) for item in assemble(sealed, names).quarantined]
+        found += [(item.kind, item.reason, item.identity, place) for item in assemble(sealed, naming).quarantined]
     table = Table("kind", "reason", "identity", "detail")
     for row in found[:limit]:
         table.add_row(*(short(text, 100) for text in row))

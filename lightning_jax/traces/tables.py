@@ -14,18 +14,18 @@ from lightning_jax.assemble.joins import SpanId
 from lightning_jax.assemble.naming import AgentNaming
 from lightning_jax.assemble.trajectory import Assembled, assemble
 from lightning_jax.ingest.reader import StoreReader
+from lightning_jax.traces.tree import NO_NAMES
 from lightning_jax.types import SealedAttempt
 
 
-def export(reader: StoreReader, folder: Path) -> dict[str, int]:
+def export(reader: StoreReader, folder: Path, naming: AgentNaming = NO_NAMES) -> dict[str, int]:
     """Write transitions.parquet and spans.parquet; returns the rows of each."""
     folder.mkdir(parents=True, exist_ok=True)
     makers = {"transitions": _transition_rows, "spans": _span_rows}
     writers: dict[str, pq.ParquetWriter] = {}
     counts = dict.fromkeys(makers, 0)
-    names = AgentNaming()
     for sealed in reader.sealed():
-        assembled = assemble(sealed, names)
+        assembled = assemble(sealed, naming, reader.late_spans(sealed.attempt_id, len(sealed.spans)))
         for name, make in makers.items():
             rows = list(make(sealed, assembled))
             if rows:

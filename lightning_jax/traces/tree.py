@@ -15,13 +15,22 @@ from lightning_jax.assemble.trajectory import assemble
 from lightning_jax.ingest.reader import StoreReader
 from lightning_jax.types import Transition
 
+NO_NAMES = AgentNaming()  # agents are called as spans call them, or by a hash of their prompt
 
-def show(reader: StoreReader, rollout_id: str, scores: Mapping[str, Mapping[str, Any]], console: Console) -> None:
+
+def show(
+    reader: StoreReader,
+    rollout_id: str,
+    scores: Mapping[str, Mapping[str, Any]],
+    console: Console,
+    naming: AgentNaming = NO_NAMES,
+) -> None:
     """Print one rollout as a tree. scores: see `scores_of`. ValueError for a rollout that the store does not know."""
     sealed = reader.rollout(rollout_id)
     if sealed is None:
         raise ValueError(f"the store knows no rollout {rollout_id!r}")
-    assembled = assemble(sealed, AgentNaming())
+    late = reader.late_spans(sealed.attempt_id, len(sealed.spans)) if sealed.cursor else ()
+    assembled = assemble(sealed, naming, late)
     trajectory, rollout = assembled.trajectory, sealed.rollout
     outcome = f"{sealed.outcome.status}{': ' + sealed.outcome.reason if sealed.outcome.reason else ''}"
     tree = Tree(
@@ -40,7 +49,6 @@ def show(reader: StoreReader, rollout_id: str, scores: Mapping[str, Mapping[str,
             code = f" HTTP {tool.status_code}" if tool.status_code else ""
             took = f" {tool.latency_s:.3f} s" if tool.latency_s is not None else ""
             node.add(f"tool {tool.name or '?'} [{style}]{tool.verdict}[/]{code}{took} {short(tool.arguments)}")
-    late = reader.late_spans(sealed.attempt_id, len(sealed.spans)) if sealed.cursor else ()
     spans = f"{len(assembled.reading.spans)} spans, {len(assembled.reading.calls)} of them of calls"
     tree.add(spans + (f"; {len(late)} came after the seal" if late else ""))
     for (kind, reason), count in sorted(assembled.reasons().items()):

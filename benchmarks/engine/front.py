@@ -103,8 +103,13 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(backend, config={"eos_token": "<|end|>"}, chat_templates={"default": TEMPLATE})
 
 
-def measure(requests: int, connections: int, *, new: int = 48, stream: bool = False) -> dict[str, float]:
-    """Requests per second, p50 and p99 in ms as the clients see them, CPU ms of the server per request."""
+def measure(
+    requests: int, connections: int, *, new: int = 48, stream: bool = False, rate: float = 0.0
+) -> dict[str, float]:
+    """Requests per second, p50 and p99 in ms as the clients see them, CPU ms of the server per request.
+
+    rate: requests per second that come; 0: as many as are answered.
+    """
     http = HttpServer(create_app(InstantEngine(new), tokenizer(), InstantSink()))
     port = http.start()
     try:
@@ -117,7 +122,8 @@ def measure(requests: int, connections: int, *, new: int = 48, stream: bool = Fa
             )
             assert load.stdout is not None
             assert load.stdin is not None
-            wanted = {"port": port, "requests": count, "connections": connections, "key": KEY, "stream": stream}
+            wanted = {"port": port, "requests": count, "connections": connections, "key": KEY}
+            wanted |= {"stream": stream, "rate": rate}
             load.stdin.write(json.dumps(wanted) + "\n")
             load.stdin.flush()
             load.stdout.readline()  # it is ready

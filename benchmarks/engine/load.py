@@ -1,6 +1,8 @@
 """The clients of the HTTP measurement, in a process of their own: kept connections, one request each at a time.
 
-Reads {"port", "requests", "connections", "key", "stream"} from stdin, says "ready", waits for a line, tells latencies.
+Reads {"port", "requests", "connections", "key", "stream", "rate"} from stdin, says "ready", waits for a line, tells
+latencies. rate: requests per second of all connections; 0: each asks again as soon as it has its answer. With a
+rate, a latency counts from when the request was due, so that a stall is felt by all that it held up.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ MESSAGES = [
 ]
 
 
-async def connection(options: dict[str, Any], count: int, latencies: list[float]) -> None:
+async def connection(options: dict[str, Any], number: int, count: int, latencies: list[float]) -> None:
     """`count` requests, one after the other."""
+    interval = options["connections"] / options["rate"] if options["rate"] else 0.0
     reader, writer = await asyncio.open_connection("127.0.0.1", options["port"])
     body = json.dumps({"model": "policy", "messages": MESSAGES, "stream": options["stream"]}).encode()
     request = (
@@ -30,8 +33,13 @@ async def connection(options: dict[str, Any], count: int, latencies: list[float]
         + f"authorization: Bearer {options['key']}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
         + body
     )
-    for _ in range(count):
+    start = time.perf_counter() + interval * number / options["connections"]
+    for request_number in range(count):
         began = time.perf_counter()
+        if interval:
+            due = start + interval * request_number
+            await asyncio.sleep(max(0.0, due - began))
+            began = due
         writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
@@ -53,7 +61,7 @@ async def main() -> None:
     latencies: list[float] = []
     each = -(-options["requests"] // options["connections"])
     began = time.perf_counter()
-    await asyncio.gather(*(connection(options, each, latencies) for _ in range(options["connections"])))
+    await asyncio.gather(*(connection(options, i, each, latencies) for i in range(options["connections"])))
     seconds = time.perf_counter() - began
     p50, p99 = (1e3 * float(np.quantile(latencies, q)) for q in (0.5, 0.99))
     print(json.dumps({"requests_per_s": len(latencies) / seconds, "p50_ms": p50, "p99_ms": p99}), flush=True)

@@ -113,6 +113,10 @@ def agents(args: Namespace, model: Any, params: Any, seconds: float) -> dict[str
 
 
 def http(args: Namespace, seconds: float) -> dict[str, float]:
-    """The app over an engine that answers at once."""
-    told = [front.measure(args.requests, 64) for _ in rounds(args.repeats, seconds)]
+    """The app over an engine that answers at once: as much as it can take, then half of that."""
+    told = []
+    for _ in rounds(args.repeats, seconds):
+        full = front.measure(args.requests, 64)
+        half = front.measure(args.requests, 64, rate=full["requests_per_s"] / 2)
+        told.append({**full, **{f"half_load_{name}": half[name] for name in ("p50_ms", "p99_ms")}})
     return {f"http_{name}": statistics.median(r[name] for r in told) for name in told[0]}

@@ -85,8 +85,8 @@ class Parts:
             log.warning(
                 "reward terms %s count where the outcome %s failed, and algo.baseline.std_level=group divides by a "
                 "group's standard deviation: in a group that is wrong throughout, a little shaping is worth as much as "
-                "a right answer elsewhere. Set algo.baseline.std_level=none (as algo=dr_grpo), or reward.form=gated, or "
-                "algo.baseline.zero_variance_of=outcome (as algo=dapo)",
+                "a right answer elsewhere. Set algo.baseline.std_level=none (algo=dr_grpo), or reward.form=gated, or "
+                "algo.baseline.zero_variance_of=outcome (algo=dapo)",
                 ", ".join(shaping),
                 self.composition.outcome,
             )

@@ -67,7 +67,7 @@ class Checkpoints:
     def save(self, step: int, state: Any, data: Mapping[str, Any], *, score: float | None = None) -> Path:
         """Write a checkpoint of `step`, replacing one of the same step, and drop those that retention doesn't keep.
 
-        state: pytree of arrays. data: JSON (data cursor, policy version, ledger of consumed rollouts, ...).
+        state: pytree of arrays. data: JSON, whatever else the caller needs to go on.
         score: what `best` goes by. Every process of a distributed run must call it.
         """
         if score is not None and not math.isfinite(score):

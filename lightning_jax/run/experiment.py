@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from lightning_jax.assemble.naming import AgentNaming
 from lightning_jax.ingest.admission import ReceiverLimits
 from lightning_jax.ingest.auth import read_keys
@@ -98,6 +100,7 @@ class Experiment:
         allow_changed_config: bool = False,
         admin_key: str | None = None,
     ) -> None:
+        check_one_process()
         self.config, self.folder, self.board = config, folder, board
         self.resume, self.allow_changed = resume, allow_changed_config
         self.parts = read_parts(config)
@@ -268,7 +271,7 @@ class Experiment:
     def _server(
         self, policy: Policy, learner: Learner, begun: Sequence[Any], version: int
     ) -> Iterator[tuple[IngestClient, Publisher]]:
-        """A server in this process, or the connection to one elsewhere; serves `begun[0]` as `version` when it yields."""
+        """A server in this process, or the connection to one elsewhere; it serves `begun[0]` as `version`."""
         target = self.parts.server.connect
         if target is not None or self._host is not None:
             target = target or self._host.service.addresses.grpc  # type: ignore[union-attr]  # one of the two is there
@@ -289,6 +292,16 @@ class Experiment:
                 yield client, LocalPublisher(service)
         finally:
             service.stop()
+
+
+def check_one_process() -> None:
+    """ValueError in one of several processes of a `jax.distributed` program: each would serve and write for all."""
+    if (count := jax.process_count()) > 1:
+        raise ValueError(
+            f"this is process {jax.process_index()} of {count}, but a run's loop is one process: start it without "
+            "jax.distributed on one host, over the devices there (mesh=fsdp8); servers and runners may be on others "
+            "(server.connect, runner=external). The learner alone works over several processes, see docs/scaling.md"
+        )
 
 
 def build_service(

@@ -4,6 +4,10 @@ The rollouts of step s are sampled by version s, and version s+1 is published be
 `train.max_staleness=1` they are sampled while the update of step s-1 runs, by the version before it (`RolloutsAhead`);
 a step after a checkpoint or a validation is not, so that a run resumed there goes the same way. Every choice is a
 function of (config, seed, step): a run repeats bit for bit and resumes exactly.
+
+So a checkpoint is the learner's state and the number of steps done, and nothing else: which tasks come next, every seed
+and the version's number follow from it. What was consumed is the store's to know (an attempt that was acknowledged is
+not sent again), and rollouts that a killed run left open are cancelled and made anew under ids of their own.
 """
 
 from __future__ import annotations
@@ -183,7 +187,7 @@ class Loop:
 
     def save(self, state: Any, step: int, score: float | None = None) -> None:
         """Checkpoint everything that resuming needs; `step` steps are done. The best by validation score is kept."""
-        self.checkpoints.save(step, state, {"step": step, "policy_version": step}, score=score)
+        self.checkpoints.save(step, state, {"step": step}, score=score)
 
     def _goes_on(self, done: int) -> bool:
         """Whether after `done` steps the next follows at once: not at the end, nor where a run may be resumed."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
 from lightning_jax.learner.config import AlgoConfig
+from lightning_jax.learner.learner import Learner
 from lightning_jax.learner.optimizer import OptimizerConfig
 from lightning_jax.presets import preset, presets_of
 from lightning_jax.run.experiment import run_experiment
@@ -55,3 +60,31 @@ def test_runs_and_servers_refuse_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"learning_rate=0.0003 .* models/none"):
         LightningServer(values["model"], tasks=[{"question": "?"}])
     LightningServer(values["model"])  # one that trains nothing
+
+
+def test_the_first_weights_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second update on nothing holds on to them: they would take their memory until the run ends."""
+    begun, alive = list[weakref.ref[Any]](), list[int]()
+    init, update = Learner.init, Learner.update
+
+    def watched_init(self: Learner, params: Any) -> Any:
+        state = init(self, params)
+        begun[:] = [weakref.ref(leaf) for leaf in jax.tree.leaves(state["params"])]
+        return state
+
+    def watched_update(self: Learner, state: Any, transitions: Any) -> Any:
+        gc.collect()
+        alive.append(sum(ref() is not None for ref in begun))
+        return update(self, state, transitions)
+
+    monkeypatch.setattr(Learner, "init", watched_init)
+    monkeypatch.setattr(Learner, "update", watched_update)
+    run_experiment(config("train.steps=2"), tmp_path)
+    assert alive == [len(begun), 0]
+
+
+def test_one_of_several_processes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 4)
+    with pytest.raises(ValueError, match=r"process 0 of 4, but a run's loop is one process.*docs/scaling.md"):
+        run_experiment(config(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

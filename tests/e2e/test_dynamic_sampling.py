@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.toy import run, training_lines
 
+pytestmark = pytest.mark.slow
 DRAWN = (
     "agent.entry=tests.e2e.agents:unpunctual",
     "reward.outcome=answered",

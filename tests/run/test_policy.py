@@ -25,6 +25,7 @@ from tests.e2e.toy import config
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_begins_in_the_shardings_of_its_mesh(tmp_path: Path) -> None:
     """Random or read from files: no device ever has a whole matrix, and the learner takes them without a copy."""
@@ -62,6 +63,7 @@ def test_runs_and_servers_refuse_before_anything_starts(tmp_path: Path) -> None:
     LightningServer(values["model"])  # one that trains nothing
 
 
+@pytest.mark.slow
 def test_the_first_weights_are_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the second update on nothing holds on to them: they would take their memory until the run ends."""
     begun, alive = list[weakref.ref[Any]](), list[int]()

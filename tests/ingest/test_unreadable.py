@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -96,6 +97,18 @@ def http_status(url: str, key: str) -> tuple[int, str | None]:
         return error.code, error.headers["retry-after"]
 
 
+def until_http_answers(process: ServerProcess) -> None:
+    """The HTTP port opens a moment after the gRPC port is told."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            urllib.request.urlopen(process.http + "/health", timeout=30).close()
+            return
+        except urllib.error.URLError:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
 def test_postgresql_that_crashed_cannot_be_read_until_it_is_back() -> None:
     folder = binaries()
     if folder is None:
@@ -104,6 +117,7 @@ def test_postgresql_that_crashed_cannot_be_read_until_it_is_back() -> None:
     try:
         with ServerProcess(postgres.fresh("ljx")) as process:
             traces = process.http + "/v1/traces"
+            until_http_answers(process)
             assert http_status(traces, "ljx-wrong")[0] == 401
             postgres.stop()
             assert_all_ask_to_come_back(process.target)

@@ -28,6 +28,7 @@ from typing import Any
 import yaml
 
 from lightning_jax.export import trained_policy
+from lightning_jax.garbage import spare_what_is_there
 from lightning_jax.presets import settings
 from lightning_jax.publish.checkpoint import Checkpoints
 from lightning_jax.rewards.terms import Term
@@ -324,6 +325,7 @@ def main(argv: list[str] | None = None) -> int:
         log.error("%s", error)
         return 2
     log.info("serving %s/v1, ingestion on %s", server.url, server.grpc_target)
+    spare_what_is_there()
     ended.wait()
     log.info("draining")
     server.stop()

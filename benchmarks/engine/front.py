@@ -14,6 +14,7 @@ import numpy as np
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from lightning_jax.garbage import spare_what_is_there
 from lightning_jax.model.config import ModelConfig
 from lightning_jax.model.tokenizer import Tokenizer
 from lightning_jax.serve.app import create_app
@@ -114,6 +115,7 @@ def measure(
     port = http.start()
     try:
         for count in (max(connections, requests // 10), requests):  # the first round warms
+            spare_what_is_there()  # as `python -m lightning_jax.server` does
             load = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.engine.load"],
                 stdin=subprocess.PIPE,

@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from lightning_jax.garbage import spare_what_is_there
 from lightning_jax.ingest.auth import read_keys
 from lightning_jax.ingest.service import IngestServer
 from lightning_jax.ingest.store import Store
@@ -82,6 +83,7 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.write(f"{server.start()}\n")
             sys.stdout.flush()
             front = _http(server, options.host, options.http_port, tls) if options.http_port is not None else None
+            spare_what_is_there()
             ended.wait()
             log.info("draining")
             if front is not None:

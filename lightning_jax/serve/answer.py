@@ -151,7 +151,7 @@ class Answer:
         self.started_ns, self.done, self.delivered = started_ns, True, delivered
         for choice in self.choices:
             calls = choice.reader.calls if choice.reader is not None else []
-            ids, logps = list(choice.text.ids), list(choice.text.logps)
+            ids, logps = choice.text.ids.tolist(), choice.text.logps.tolist()
             self.deltas.append(Delta(choice.index, choice.content, calls, ids, logps, [], choice.finish_reason))
             choice.told = len(ids)
 
@@ -175,6 +175,8 @@ class Answer:
             self.error = ApiError(500, f"the server failed on this request: {error!r}")
         finally:
             self.done = True
+            for choice in self.choices:
+                choice.generation = None  # a retry needs the answer alone
             if self._timer is not None:
                 self._timer.cancel()
             if self.error is not None or self.waiters == 0:
@@ -253,10 +255,11 @@ class Answer:
 
     def _emit(self, choice: Choice, text: str, calls: list[ToolCall], reason: FinishReason | None) -> None:
         begin, end = choice.told, len(choice.text.ids)
-        ids, logps, tops = choice.text.ids[begin:], choice.text.logps[begin:], choice.tops[begin:end]
         choice.told = end
         choice.content += text
-        self.deltas.append(Delta(choice.index, text, calls, ids, logps, tops, reason))
+        if self._stream:  # nobody else reads them, and an answer is kept for a while
+            ids, logps = choice.text.ids[begin:].tolist(), choice.text.logps[begin:].tolist()
+            self.deltas.append(Delta(choice.index, text, calls, ids, logps, choice.tops[begin:end], reason))
         self._tell()
 
     def _tell(self) -> None:

@@ -81,10 +81,8 @@ def _head(answer: Answer, model: str) -> dict[str, Any]:
 
 
 def _whole(choice: Choice) -> Delta:
-    ids = choice.text.ids
-    return Delta(
-        choice.index, choice.content, [], ids, choice.text.logps, choice.tops[: len(ids)], choice.finish_reason
-    )
+    ids, logps = choice.text.ids.tolist(), choice.text.logps.tolist()
+    return Delta(choice.index, choice.content, [], ids, logps, choice.tops[: len(ids)], choice.finish_reason)
 
 
 def _choice(delta: Delta, chat: ChatRequest, decode: Decode, offset: int = 0) -> dict[str, Any]:

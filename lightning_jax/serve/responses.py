@@ -89,7 +89,7 @@ def completion(answer: Answer, model: str, decode: Decode, *, logprobs: bool, to
             "message": message(choice),
             "logprobs": choice_logprobs(choice.text.ids, choice.text.logps, choice.tops, decode) if logprobs else None,
             "finish_reason": choice.finish_reason,
-            **({"token_ids": choice.text.ids} if token_ids else {}),
+            **({"token_ids": choice.text.ids.tolist()} if token_ids else {}),
         }
         for choice in answer.choices
     ]

@@ -64,7 +64,7 @@ def _response(answer: Answer, chat: ChatRequest, model: str, output: list[dict[s
 
 
 def _extensions(answer: Answer) -> dict[str, Any]:
-    return {**extensions(answer), "token_ids": answer.choices[0].text.ids}
+    return {**extensions(answer), "token_ids": answer.choices[0].text.ids.tolist()}
 
 
 def _items(choice: Choice, logprobs: Logprobs) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ the ids kept are those up to the token that completed it, whatever the size of t
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 
 UNFINISHED = "�"  # how a decoder shows bytes that are no character yet
@@ -19,8 +20,9 @@ class ResponseText:
         self._stops = tuple(stops)
         self._given = 0  # characters handed out
         self._text = ""
-        self.ids: list[int] = []
-        self.logps: list[float] = []
+        # Arrays: answers are kept for a while, and the garbage collector would look at every number of a list.
+        self.ids: array[int] = array("q")
+        self.logps: array[float] = array("d")
         self.stopped = False  # a stop string was found; nothing more is taken in
 
     @property
@@ -39,7 +41,7 @@ class ResponseText:
                 return
             self.ids.append(token)
             self.logps.append(logp)
-            self._text = self._decode(self.ids)
+            self._text = self._decode(self.ids.tolist())
             found = [at for stop in self._stops if (at := self._text.find(stop)) >= 0]
             if found:
                 self._text = self._text[: min(found)]
@@ -58,7 +60,7 @@ class ResponseText:
     def text(self) -> str:
         """The text so far, cut before a stop string."""
         if not self._stops:
-            self._text = self._decode(self.ids)
+            self._text = self._decode(self.ids.tolist())
         return self._text
 
     def _held(self, text: str) -> int:

@@ -77,7 +77,7 @@ def candidates(tokens: int, entries: int, unit: int, *, offload: bool = False) -
 def may_save(candidate: Candidate, vocab_size: int, mesh: Mesh) -> int:
     """Bytes per device that smaller chunks could save at most: where a candidate is too large by more, none will do."""
     rows = candidate.rows // (mesh.shape["data"] * mesh.shape["fsdp"])
-    logits = rows * (candidate.logp_chunk or candidate.entries) * vocab_size // mesh.shape["tensor"]
+    logits: int = rows * (candidate.logp_chunk or candidate.entries) * vocab_size // mesh.shape["tensor"]
     return _LOGITS_COPIES * 4 * logits
 
 

@@ -65,7 +65,7 @@ class AlgoConfig:
     skip_zero_advantage: bool = True  # don't compute what has no gradient
     lora: LoraConfig | None = None  # train low-rank adapters, and no other part of the model
     frozen: str | None = None  # regex: parameters (dotted names) that are not trained, e.g. "embed|layers\\.(gate|up)"
-    logp_chunk: int = 0  # loss entries of a row whose logits exist at a time; 0: all
+    logp_chunk: int = 256  # loss entries of a row whose logits exist at a time; 0: all
     remat: str = "none"  # what the backward pass recomputes: see REMAT_POLICIES
     attention: str = "blocks"  # how it is computed: blocks; fused (cuDNN on GPUs, in 16 bits); dense
     seed: int = 0  # which tasks share a mini-batch; adapters' first values

@@ -30,7 +30,7 @@ PROJECTIONS = {
 }  # fmt: skip
 """A block's matrices: letters of their outputs and of their inputs, in the order of their axes."""
 REMAT_POLICIES: dict[str, Any] = {
-    "none": None,  # keep all intermediate results: fastest where they fit
+    "none": None,  # keep all intermediate results
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,  # keep projections, recompute attention and norms
     "full": jax.checkpoint_policies.nothing_saveable,  # keep only each block's input
     "offload": jax.checkpoint_policies.offload_dot_with_no_batch_dims(

@@ -61,7 +61,8 @@ def mask_words(vocab_size: int) -> int:
 
 def shared_params(params: Params, dtype: str) -> Params:
     """The trained arrays themselves, layers stacked: no copy where dtypes agree, so they must stay valid."""
-    return jax.tree.map(lambda x: x if x.dtype == dtype else x.astype(dtype), params)
+    served: Params = jax.tree.map(lambda x: x if x.dtype == dtype else x.astype(dtype), params)
+    return served
 
 
 @partial(jax.jit, static_argnames="dtype")

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "lightning_jax"
 STAGES = ("ingest", "assemble", "rewards", "credit", "batch", "learner", "publish", "serve")
 # Known to all, knowing no stage.
-LEAVES = {"types", "configuration", "cache", "loopback", "written_calls", "tool_verdicts", "_proto"}
+LEAVES = {"types", "configuration", "cache", "garbage", "loopback", "written_calls", "tool_verdicts", "_proto"}
 USES_MODEL = {"batch", "learner", "serve", "publish"}
 TOP = {"run", "client", "server", "runner", "presets", "plan", "export", "traces"}
 FRAMEWORKS = {"hydra", "omegaconf"}

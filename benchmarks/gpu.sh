@@ -16,7 +16,7 @@ status=0
 
 if [ -n "${DRY_RUN:-}" ]; then
     export JAX_PLATFORMS=cpu
-    model=qwen2_5_coder_0_5b # the smallest of the family
+    model=smollm2_135m # the smallest whose sizes are known
     learner="--device cpu --layers 1 --vocabulary 512 --repeats 1"
     decode="--layers 1 --vocabulary 512 --prompt 64 --new 17 --read 1048576"
     limit=""

@@ -54,9 +54,9 @@ def token_logprobs(
             preferred_element_type=jnp.promote_types(h.dtype, jnp.float32),
             out_sharding=out_spec(rules, "batch", "vocab"),
         )
-        z = z / t.reshape(-1, 1)
+        z = z / t.reshape(-1)[:, None]
         lse = jax.nn.logsumexp(z, axis=-1)
-        hit = target.reshape(-1, 1) == jax.lax.broadcasted_iota(jnp.int32, (1, z.shape[-1]), 1)
+        hit = target.reshape(-1)[:, None] == jax.lax.broadcasted_iota(jnp.int32, (1, z.shape[-1]), 1)
         logp = jnp.sum(jnp.where(hit, z, 0.0), axis=-1) - lse  # a gather would not do over a split vocabulary
         if not entropy_gradient:
             z, lse = jax.lax.stop_gradient((z, lse))

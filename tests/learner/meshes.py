@@ -76,8 +76,9 @@ def communicates(one: Learner, state: dict[str, Any]) -> bool:
 def eight_devices(folder: Path) -> None:
     """Several meshes give the figures, gradients and parameters of one device; a checkpoint moves between them."""
     calls, results = agent_calls(19), []
-    for mesh in (make_mesh(), make_mesh(fsdp=8), make_mesh(data=2, fsdp=2, tensor=2)):
-        one = small(mesh, **EVERYTHING)
+    cube = make_mesh(data=2, fsdp=2, tensor=2)
+    for mesh, attention in ((make_mesh(), "blocks"), (make_mesh(fsdp=8), "blocks"), (cube, "fused"), (cube, "blocks")):
+        one = small(mesh, **EVERYTHING, attention=attention)
         state, metrics = one.update(one.init(params()), calls)
         check_layout(state, one)
         assert communicates(one, state) == (mesh.size > 1)  # sharding costs one device nothing
